@@ -1,0 +1,43 @@
+"""The errors robattr raises on purpose. Each message says what was expected, what came, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class RobattrError(Exception):
+    """Something the user can mend; the command line prints it as one line, without a traceback."""
+
+
+class InvalidInput(RobattrError, ValueError):
+    """A value outside what the formula, an attack or a measure is defined for."""
+
+
+class UnsupportedModel(RobattrError, TypeError):
+    """A model that cannot be differentiated twice as it is."""
+
+
+class MissingExtra(RobattrError, ImportError):
+    """An optional dependency is not installed."""
+
+
+class DataError(RobattrError):
+    """A dataset file is missing, damaged or foreign."""
+
+
+class CheckpointError(RobattrError):
+    """A checkpoint or run directory is damaged, or belongs to something else."""
+
+
+class Diverged(RobattrError):
+    """Training met a non-finite loss or gradient."""
+
+
+def nearest(name: str, options: Iterable[str]) -> str:
+    """A closing phrase for an error about an unknown `name`: the nearest valid ones, else all of them."""
+    known = sorted(set(options))
+    close = get_close_matches(name, known, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(repr(c) for c in close)}?"
+    return f"valid: {', '.join(known)}" if known else "there are none"
