@@ -1,1 +1,41 @@
-"""robattr."""
+"""robattr: robust attribution regularization.
+
+    ρ(x, y; θ) = ℓ(x, y; θ) + λ · max_{x' ∈ N(x, ε)} s(IG_h^{ℓ_y}(x, x'; r))
+
+Every part is a value that can be swapped; `robattr.objectives` composes them into the objectives of the paper.
+"""
+
+from robattr._version import __version__ as __version__
+from robattr.errors import RobattrError as RobattrError
+from robattr.formula import IG as IG
+from robattr.formula import PGD as PGD
+from robattr.formula import Change as Change
+from robattr.formula import Distributional as Distributional
+from robattr.formula import Everywhere as Everywhere
+from robattr.formula import IntegratedGradients as IntegratedGradients
+from robattr.formula import L2Ball as L2Ball
+from robattr.formula import LinfBall as LinfBall
+from robattr.formula import LpBall as LpBall
+from robattr.formula import PathLayerIG as PathLayerIG
+from robattr.formula import Rho as Rho
+from robattr.formula import Robust as Robust
+from robattr.formula import Rule as Rule
+from robattr.formula import at_input as at_input
+from robattr.formula import at_layer as at_layer
+from robattr.formula import at_output as at_output
+from robattr.formula import cross_entropy as cross_entropy
+from robattr.formula import displacement as displacement
+from robattr.formula import gauss_legendre as gauss_legendre
+from robattr.formula import l1 as l1
+from robattr.formula import l2 as l2
+from robattr.formula import left as left
+from robattr.formula import linf as linf
+from robattr.formula import logit as logit
+from robattr.formula import margin as margin
+from robattr.formula import midpoint as midpoint
+from robattr.formula import objectives as objectives
+from robattr.formula import polyline as polyline
+from robattr.formula import power as power
+from robattr.formula import right as right
+from robattr.formula import straight as straight
+from robattr.formula import total as total

@@ -1,1 +1,34 @@
-"""formula."""
+"""The formula: pure functions of (parameters, x, x', y), and nothing but torch (and NumPy for the Gauss nodes)."""
+
+from robattr.formula import objectives as objectives
+from robattr.formula.adversary import PGD as PGD
+from robattr.formula.attribution import IG as IG
+from robattr.formula.change import Change as Change
+from robattr.formula.change import displacement as displacement
+from robattr.formula.doors import IntegratedGradients as IntegratedGradients
+from robattr.formula.doors import PathLayerIG as PathLayerIG
+from robattr.formula.layers import at_input as at_input
+from robattr.formula.layers import at_layer as at_layer
+from robattr.formula.layers import at_output as at_output
+from robattr.formula.neighbourhoods import Everywhere as Everywhere
+from robattr.formula.neighbourhoods import L2Ball as L2Ball
+from robattr.formula.neighbourhoods import LinfBall as LinfBall
+from robattr.formula.neighbourhoods import LpBall as LpBall
+from robattr.formula.objective import Distributional as Distributional
+from robattr.formula.objective import Rho as Rho
+from robattr.formula.objective import Robust as Robust
+from robattr.formula.paths import polyline as polyline
+from robattr.formula.paths import straight as straight
+from robattr.formula.quadrature import Rule as Rule
+from robattr.formula.quadrature import gauss_legendre as gauss_legendre
+from robattr.formula.quadrature import left as left
+from robattr.formula.quadrature import midpoint as midpoint
+from robattr.formula.quadrature import right as right
+from robattr.formula.scalars import cross_entropy as cross_entropy
+from robattr.formula.scalars import logit as logit
+from robattr.formula.scalars import margin as margin
+from robattr.formula.sizes import l1 as l1
+from robattr.formula.sizes import l2 as l2
+from robattr.formula.sizes import linf as linf
+from robattr.formula.sizes import power as power
+from robattr.formula.sizes import total as total

@@ -1,0 +1,242 @@
+"""Familiar doors: the same integrated gradients under Captum's names and conventions.
+
+Two differences are kept on purpose: the result can be differentiated again (`create_graph=True`), in θ as well as in
+the inputs, and `n_steps=1` is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from robattr.errors import InvalidInput, UnsupportedModel, nearest
+from robattr.formula.attribution import IG
+from robattr.formula.layers import Layer, at_input, at_layer
+from robattr.formula.network import Bound, check_model, second_order
+from robattr.formula.paths import Path, straight
+from robattr.formula.quadrature import Rule, Rules, gauss_legendre, left, midpoint, right
+from robattr.formula.scalars import logit
+
+METHODS: dict[str, Rules] = {
+    "gausslegendre": gauss_legendre,
+    "riemann_left": left,
+    "riemann_right": right,
+    "riemann_middle": midpoint,
+}
+
+Inputs = Tensor | tuple[Tensor, ...]
+Baselines = Tensor | float | tuple[Tensor | float, ...] | None
+Target = int | Tensor | list[int] | None
+
+
+@dataclass(frozen=True)
+class IntegratedGradients:
+    """Integrated gradients of `forward_func`'s output from the baselines to the inputs.
+
+    `forward_func` returns (B, classes), with `target` choosing the class, or one number per example, (B,) or (B, 1),
+    with target=None.
+    """
+
+    forward_func: Callable[..., Tensor]
+
+    def attribute(
+        self,
+        inputs: Inputs,
+        baselines: Baselines = None,
+        target: Target = None,
+        additional_forward_args: Any = None,
+        n_steps: int = 50,
+        method: str = "gausslegendre",
+        internal_batch_size: int | None = None,
+        return_convergence_delta: bool = False,
+        *,
+        create_graph: bool = False,
+        path: Path = straight,
+    ) -> Any:
+        """Attributions shaped like the inputs, and on request the gap sum(IG) − (f(x) − f(x₀)) per example."""
+        flat = _Flat.of(self.forward_func, inputs, baselines, additional_forward_args)
+        values, delta = flat.integrate(
+            at_input,
+            target,
+            _rule(method, n_steps),
+            internal_batch_size,
+            path=path,
+            create_graph=create_graph,
+        )
+        attributions = flat.split(values)
+        return (attributions, delta) if return_convergence_delta else attributions
+
+
+@dataclass(frozen=True)
+class PathLayerIG:
+    """Integrated gradients of a hidden layer along the curve h∘r that the *inputs* move on (the paper's lemma 1).
+
+    It equals Captum's `LayerConductance`. It is not Captum's `LayerIntegratedGradients`, which straightens the curve in
+    the layer's own space. `layer` is the submodule, or its name.
+    """
+
+    forward_func: nn.Module
+    layer: nn.Module | str
+
+    def attribute(
+        self,
+        inputs: Inputs,
+        baselines: Baselines = None,
+        target: Target = None,
+        additional_forward_args: Any = None,
+        n_steps: int = 50,
+        method: str = "gausslegendre",
+        internal_batch_size: int | None = None,
+        return_convergence_delta: bool = False,
+        *,
+        create_graph: bool = False,
+        path: Path = straight,
+    ) -> Any:
+        """Attributions shaped like the layer's output."""
+        flat = _Flat.of(self.forward_func, inputs, baselines, additional_forward_args)
+        values, delta = flat.integrate(
+            at_layer(self._name()),
+            target,
+            _rule(method, n_steps),
+            internal_batch_size,
+            path=path,
+            create_graph=create_graph,
+        )
+        return (values, delta) if return_convergence_delta else values
+
+    def _name(self) -> str:
+        if isinstance(self.layer, str):
+            return self.layer
+        for name, module in self.forward_func.named_modules():
+            if module is self.layer:
+                return str(name)
+        raise InvalidInput(
+            f"the layer {type(self.layer).__name__} is not a submodule of the model: pass one, or its name"
+        )
+
+
+@dataclass(frozen=True)
+class _FlatNet(Bound):
+    """A bound network that takes all its inputs as one (B, n) tensor."""
+
+    shapes: tuple[torch.Size, ...] = ()
+    extra: tuple[Any, ...] = ()
+    examples: int = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        pieces = x.split([s.numel() for s in self.shapes], dim=1)
+        inputs = [p.reshape(len(x), *s) for p, s in zip(pieces, self.shapes, strict=True)]
+        nodes = len(x) // self.examples
+        extra = [
+            e.repeat(nodes, *(1,) * (e.dim() - 1))
+            if isinstance(e, Tensor) and e.dim() and len(e) == self.examples
+            else e
+            for e in self.extra
+        ]
+        if self.module is None:
+            out = self.call(*inputs, *extra)
+        else:
+            out = functional_call(self.module, {**self.parameters, **self.buffers}, (*inputs, *extra))
+        return out[:, None] if out.dim() == 1 else out
+
+    def with_parameters(self, parameters: dict[str, Tensor]) -> Bound:
+        return _FlatNet(self.call, self.module, parameters, self.buffers, self.shapes, self.extra, self.examples)
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """Tuple inputs laid side by side, so that one formula serves them all."""
+
+    net: _FlatNet
+    x: Tensor
+    x0: Tensor
+    single: bool
+
+    @classmethod
+    def of(cls, forward: Callable[..., Tensor], inputs: Inputs, baselines: Baselines, extra: Any) -> _Flat:
+        check_model(forward)
+        single = isinstance(inputs, Tensor)
+        xs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+        for x in xs:
+            if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() < 1 or not torch.isfinite(x).all():
+                raise InvalidInput("expected finite floating-point input tensors with a batch dimension")
+        given = baselines if isinstance(baselines, tuple) else (baselines,) * len(xs)
+        if len(given) != len(xs):
+            raise InvalidInput(f"expected one baseline per input, got {len(given)} for {len(xs)} inputs")
+        zeros = [_baseline(x, b) for x, b in zip(xs, given, strict=True)]
+        module = forward if isinstance(forward, nn.Module) else None
+        net = _FlatNet(
+            forward,
+            module,
+            dict(module.named_parameters()) if module else {},
+            {n: b.detach().clone() for n, b in module.named_buffers()} if module else {},
+            tuple(x.shape[1:] for x in xs),
+            () if extra is None else extra if isinstance(extra, tuple) else (extra,),
+            len(xs[0]),
+        )
+        return cls(net, _lay(xs), _lay(zeros), single)
+
+    def integrate(
+        self,
+        at: Layer,
+        target: Target,
+        rule: Rule,
+        internal_batch_size: int | None,
+        *,
+        path: Path,
+        create_graph: bool,
+    ) -> tuple[Tensor, Tensor]:
+        if internal_batch_size is not None and internal_batch_size < 1:
+            raise InvalidInput(f"expected internal_batch_size ≥ 1, got {internal_batch_size!r}")
+        chunk = None if internal_batch_size is None else max(1, internal_batch_size // len(self.x))
+        ig = IG(of=logit, at=at, along=path, rule=rule, chunk=chunk)
+        with second_order(self.net), torch.set_grad_enabled(create_graph and torch.is_grad_enabled()):
+            y = _labels(target, self.net(self.x), self.x)
+            values = ig(self.net, self.x0, self.x, y)
+            moved = logit(self.net, self.x, y) - logit(self.net, self.x0, y)
+        if not create_graph:
+            values, moved = values.detach(), moved.detach()
+        return values, values.flatten(1).sum(1) - moved
+
+    def split(self, values: Tensor) -> Inputs:
+        pieces = values.split([s.numel() for s in self.net.shapes], dim=1)
+        shaped = tuple(p.reshape(len(values), *s) for p, s in zip(pieces, self.net.shapes, strict=True))
+        return shaped[0] if self.single else shaped
+
+
+def _lay(tensors: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
+    return torch.cat([t.reshape(len(t), -1) for t in tensors], dim=1)
+
+
+def _baseline(x: Tensor, baseline: Tensor | float | None) -> Tensor:
+    if baseline is None:
+        return torch.zeros_like(x)
+    if not isinstance(baseline, Tensor):
+        return torch.full_like(x, float(baseline))
+    if baseline.shape[1:] != x.shape[1:] or len(baseline) not in (1, len(x)):
+        raise InvalidInput(f"expected a baseline of shape {tuple(x.shape)} or (1, ...), got {tuple(baseline.shape)}")
+    return baseline.to(x).expand_as(x)
+
+
+def _labels(target: Target, out: Tensor, x: Tensor) -> Tensor:
+    if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != len(x):
+        raise UnsupportedModel(f"expected an output of shape ({len(x)}, classes), got {tuple(out.shape)}")
+    if target is None:
+        if out.shape[1] != 1:
+            raise InvalidInput(f"the model has {out.shape[1]} outputs: say which one with target=...")
+        target = 0
+    y = torch.as_tensor(target, device=x.device).expand(len(x))
+    if y.is_floating_point() or int(y.min()) < 0 or int(y.max()) >= out.shape[1]:
+        raise InvalidInput(f"expected an integer target in 0..{out.shape[1] - 1}, got {target!r}")
+    return y
+
+
+def _rule(method: str, n_steps: int) -> Rule:
+    if method not in METHODS:
+        raise InvalidInput(f"unknown method {method!r}: {nearest(method, METHODS)}")
+    return METHODS[method](n_steps)

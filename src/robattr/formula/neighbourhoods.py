@@ -1,0 +1,155 @@
+"""The neighbourhood N(x, ε): where an ascent may start, which way it steps, and how it is brought back.
+
+    start(x)        a random point of N(x, ε): ‖IG‖₁ has zero gradient at x itself
+    direction(g)    the unit step that gains most along the gradient g
+    project(z, x)   the point of N(x, ε) that replaces z
+
+`rand` is any function like `torch.rand_like`: U(0, 1) numbers of its argument's shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from robattr.errors import InvalidInput
+
+Rand: TypeAlias = Callable[[Tensor], Tensor]
+Bounds: TypeAlias = tuple[float, float]
+
+
+class Neighbourhood(Protocol):
+    """N(x, ε), with the range of valid inputs (None where there is none)."""
+
+    @property
+    def bounds(self) -> Bounds | None: ...
+
+    def start(self, x: Tensor, rand: Rand = torch.rand_like) -> Tensor: ...
+
+    def direction(self, g: Tensor) -> Tensor: ...
+
+    def project(self, z: Tensor, x: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class LinfBall:
+    """‖x' − x‖∞ ≤ radius, inside the bounds of valid inputs."""
+
+    radius: float
+    bounds: Bounds | None = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        _check(self.radius, self.bounds)
+
+    def start(self, x: Tensor, rand: Rand = torch.rand_like) -> Tensor:
+        """x + U(−ε, ε), clipped to the bounds (the reference clips only after the first step)."""
+        return _clip(x + self.radius * (2.0 * rand(x) - 1.0), self.bounds)
+
+    def direction(self, g: Tensor) -> Tensor:
+        return g.sign()
+
+    def project(self, z: Tensor, x: Tensor) -> Tensor:
+        return _clip(torch.clamp(z, x - self.radius, x + self.radius), self.bounds)
+
+
+@dataclass(frozen=True)
+class LpBall:
+    """‖x' − x‖_p ≤ radius for 1 < p < ∞, inside the bounds of valid inputs.
+
+    With 1/p + 1/q = 1 the steepest unit step is sign(g)|g|^{q−1} / ‖g‖_q^{q−1}, by Hölder's inequality. `project`
+    shrinks the step along its ray: the nearest point for p = 2, a point of the ball for every p.
+    """
+
+    radius: float
+    p: float
+    bounds: Bounds | None = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        _check(self.radius, self.bounds)
+        if not 1.0 < self.p < float("inf"):
+            raise InvalidInput(f"LpBall expects 1 < p < ∞, got {self.p!r}: use LinfBall for p = ∞")
+
+    def start(self, x: Tensor, rand: Rand = torch.rand_like) -> Tensor:
+        """x + ε·u^{1/d}·v: v a Gaussian direction of unit p-norm, u the first example-wise uniform number."""
+        u = rand(x).clamp(1e-6, 1.0 - 1e-6)
+        gauss = torch.erfinv(2.0 * u - 1.0)
+        depth = rand(x).flatten(1)[:, 0].pow(1.0 / x[0].numel())
+        step = gauss / self._norm(gauss).clamp_min(1e-12) * _like(depth, x)
+        return _clip(x + self.radius * step, self.bounds)
+
+    def direction(self, g: Tensor) -> Tensor:
+        q = self.p / (self.p - 1.0)
+        largest = _like(g.abs().flatten(1).amax(1), g)
+        scaled = g.abs() / torch.where(largest > 0, largest, 1.0)
+        step = g.sign() * scaled.pow(q - 1.0)
+        norm = self._norm(step)
+        return step / torch.where(norm > 0, norm, 1.0)
+
+    def project(self, z: Tensor, x: Tensor) -> Tensor:
+        step = z - x
+        shrink = (self.radius / self._norm(step).clamp_min(1e-12)).clamp_max(1.0)
+        return _clip(x + step * shrink, self.bounds)
+
+    def _norm(self, a: Tensor) -> Tensor:
+        return _like(torch.linalg.vector_norm(a.flatten(1), self.p, dim=1), a)
+
+
+def L2Ball(radius: float, bounds: Bounds | None = (0.0, 1.0)) -> LpBall:
+    """‖x' − x‖₂ ≤ radius, inside the bounds of valid inputs."""
+    return LpBall(radius, 2.0, bounds)
+
+
+@dataclass(frozen=True)
+class Everywhere:
+    """All valid inputs: the unconstrained supremum of the distributional form, held back by its cost alone.
+
+    The direction is the gradient itself (plain ascent), and the start a point within `nearby` of x in each coordinate,
+    because d_IG is flat at x.
+    """
+
+    bounds: Bounds | None = None
+    nearby: float = 1e-2
+
+    def __post_init__(self) -> None:
+        _check(self.nearby, self.bounds)
+
+    def start(self, x: Tensor, rand: Rand = torch.rand_like) -> Tensor:
+        return _clip(x + self.nearby * (2.0 * rand(x) - 1.0), self.bounds)
+
+    def direction(self, g: Tensor) -> Tensor:
+        return g
+
+    def project(self, z: Tensor, x: Tensor) -> Tensor:
+        return _clip(z, self.bounds)
+
+
+def check_bounds(x: Tensor, bounds: Bounds | None) -> None:
+    """Refuse inputs outside the bounds: clipping them would be a perturbation nobody asked for."""
+    if bounds is None:
+        return
+    low, high = bounds
+    slack = 1e-5 * (high - low)
+    if x.min() < low - slack or x.max() > high + slack:
+        raise InvalidInput(
+            f"expected inputs within the bounds ({low:g}, {high:g}), got {float(x.min()):g} … {float(x.max()):g}: "
+            "scale the data, or give the neighbourhood the right bounds"
+        )
+
+
+def _clip(z: Tensor, bounds: Bounds | None) -> Tensor:
+    return z if bounds is None else z.clamp(*bounds)
+
+
+def _like(per_example: Tensor, x: Tensor) -> Tensor:
+    return per_example.reshape(-1, *(1,) * (x.dim() - 1))
+
+
+def _check(radius: float, bounds: Bounds | None) -> None:
+    if not 0.0 <= radius < float("inf"):
+        raise InvalidInput(f"expected a radius ε ≥ 0, got {radius!r}")
+    if bounds is not None and not bounds[0] < bounds[1]:
+        raise InvalidInput(f"expected bounds (low, high) with low < high, got {bounds!r}")

@@ -1,0 +1,178 @@
+"""The network inside the formula: a pure function of (parameters, buffers, x), and the checks at its door.
+
+The formula differentiates the network twice, many times, at points the user never sees. So inside it the network is
+
+- *bound*: called through `torch.func.functional_call`, with its live parameters and a private copy of its buffers;
+- *still*: dropout off and batch-norm statistics frozen, along the path and inside the max;
+- *twice differentiable*: attention runs the plain (math) kernel, recurrent layers leave cuDNN, because the fused ones
+  have no second derivative.
+
+Nothing of this outlives the call: train/eval flags, `requires_grad` and buffers are as they were, exceptions included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from robattr.errors import InvalidInput, UnsupportedModel
+
+Model: TypeAlias = Callable[[Tensor], Tensor]
+"""Anything that maps inputs (B, ...) to logits (B, classes): an `nn.Module`, or any callable."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The network as a pure function x ↦ logits of explicit parameters and buffers.
+
+    A plain callable has no module: then `parameters` is empty and the call goes straight through.
+    """
+
+    call: Model
+    module: nn.Module | None = None
+    parameters: dict[str, Tensor] = field(default_factory=dict)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.module is None:
+            return self.call(x)
+        out: Tensor = functional_call(self.module, {**self.parameters, **self.buffers}, (x,))
+        return out
+
+    def detach(self) -> Bound:
+        """The same network with constant parameters: what an adversary needs, at a third of the cost."""
+        return self.with_parameters({name: p.detach() for name, p in self.parameters.items()})
+
+    def with_parameters(self, parameters: dict[str, Tensor]) -> Bound:
+        return Bound(self.call, self.module, parameters, self.buffers)
+
+
+def bind(model: Model) -> Bound:
+    """Bind a module to its live parameters and a copy of its buffers; pass a `Bound` or a plain callable through.
+
+    The copy matters: a batch-norm layer in training mode overwrites its statistics in place during the clean pass,
+    which would invalidate every graph that had saved them.
+    """
+    if isinstance(model, Bound):
+        return model
+    if not isinstance(model, nn.Module):
+        return Bound(model)
+    return Bound(
+        model,
+        model,
+        dict(model.named_parameters()),
+        {name: b.detach().clone() for name, b in model.named_buffers()},
+    )
+
+
+@contextmanager
+def second_order(model: Model) -> Iterator[None]:
+    """While open, `model` is still and twice differentiable; on leaving, every flag is as it was."""
+    module = model.module if isinstance(model, Bound) else model
+    modules = list(module.modules()) if isinstance(module, nn.Module) else []
+    awake = [m for m in modules if m.training]
+    fast_attention = torch.backends.mha.get_fastpath_enabled()
+    with ExitStack() as stack:
+        if any(isinstance(m, nn.RNNBase) for m in modules):
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        try:
+            torch.backends.mha.set_fastpath_enabled(False)
+            for m in awake:
+                m.training = False
+            yield
+        finally:
+            for m in awake:
+                m.training = True
+            torch.backends.mha.set_fastpath_enabled(fast_attention)
+
+
+def check_model(model: Model) -> None:
+    """Refuse what cannot be differentiated twice, before any time is spent."""
+    if not callable(model):
+        raise UnsupportedModel(
+            f"expected a model (an nn.Module or a callable returning logits), got {type(model).__name__}"
+        )
+    if not isinstance(model, nn.Module):
+        return
+    if isinstance(model, torch._dynamo.OptimizedModule):
+        raise UnsupportedModel(
+            "expected a plain module, got one already wrapped by torch.compile, which has no second derivative: "
+            "pass the original module (model._orig_mod); robattr compiles the gradient itself"
+        )
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        raise UnsupportedModel(
+            f"expected a plain module, got {type(model).__name__}, whose gradients are wrong for attributions: "
+            "pass model.module, and average the gradients yourself (robattr train does, under torchrun)"
+        )
+    for name, m in model.named_modules():
+        if isinstance(m, nn.SyncBatchNorm):
+            raise UnsupportedModel(
+                f"layer {name!r} is a SyncBatchNorm, which has no second derivative: use nn.BatchNorm2d "
+                "(robattr train keeps its statistics equal on all processes)"
+            )
+    for name, p in model.named_parameters():
+        if not p.is_floating_point():
+            raise UnsupportedModel(
+                f"expected real parameters, got {p.dtype} in {name!r}: attributions of complex or integer networks are "
+                "not defined"
+            )
+        if p.dtype in (torch.float16, torch.bfloat16):
+            raise UnsupportedModel(
+                f"expected float32 or float64 parameters, got {p.dtype} in {name!r}, where second derivatives "
+                "overflow or vanish silently: call model.float() (reduced precision is an option of the engine)"
+            )
+
+
+def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor) -> int:
+    """Check x, y and every further point x' against the model; returns its number of classes.
+
+    Runs the model on one example, still and without a graph, to learn the shape of its output.
+    """
+    for name, z in (("x", x), *(("x'", z) for z in others)):
+        _check_points(name, z)
+        if z.shape != x.shape:
+            raise InvalidInput(f"expected x and {name} of one shape, got {tuple(x.shape)} and {tuple(z.shape)}")
+    if not isinstance(y, Tensor) or y.dtype not in (
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+    ):
+        got = f"a tensor of {y.dtype}" if isinstance(y, Tensor) else type(y).__name__
+        raise InvalidInput(f"expected integer class labels y, got {got}: use y.long()")
+    if y.shape != x.shape[:1]:
+        raise InvalidInput(f"expected labels of shape ({len(x)},), one per example, got {tuple(y.shape)}")
+    with torch.no_grad(), second_order(model):
+        logits = model(x[:1])
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 1:
+        got = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise UnsupportedModel(
+            f"expected logits of shape (B, classes), got {got} for B = 1: wrap the model so that it returns them"
+        )
+    classes = logits.shape[1]
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= classes:
+        raise InvalidInput(f"expected labels in 0..{classes - 1} (the model has {classes} outputs), got {low}..{high}")
+    return classes
+
+
+def _check_points(name: str, z: Tensor) -> None:
+    if not isinstance(z, Tensor) or not z.is_floating_point():
+        got = f"a tensor of {z.dtype}" if isinstance(z, Tensor) else type(z).__name__
+        raise InvalidInput(f"expected {name} to be a floating-point tensor, got {got}: use {name}.float()")
+    if z.dim() < 2 or len(z) == 0:
+        raise InvalidInput(
+            f"expected {name} of shape (B, ...) with at least one example, got {tuple(z.shape)}: add a batch dimension"
+        )
+    if not torch.isfinite(z).all():
+        bad = int((~torch.isfinite(z)).flatten(1).any(1).sum())
+        raise InvalidInput(f"{name} holds NaN or infinite values in {bad} of {len(z)} examples: clean the data first")

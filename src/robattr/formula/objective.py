@@ -1,0 +1,139 @@
+"""The objective of the paper, equation (1):
+
+    ρ(x, y; θ) = ℓ(x, y; θ) + λ · max_{x' ∈ N(x, ε)} d(x, x'),    d = s(IG_h^{ℓ_y}(x, x'; r))
+
+and its distributional form with a budget, whose multiplier γ is found by dual ascent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from robattr.errors import InvalidInput
+from robattr.formula.adversary import PGD, Adversary
+from robattr.formula.change import Change
+from robattr.formula.neighbourhoods import Everywhere, Neighbourhood, Rand, check_bounds
+from robattr.formula.network import Bound, Model, bind, check_batch, check_model, second_order
+from robattr.formula.scalars import Scalar, cross_entropy
+
+
+@dataclass(frozen=True)
+class Rho:
+    """ρ and its parts, one number per example.
+
+    loss     ℓ(x, y), with its graph          penalty  max_{x'} d(x, x'), with its graph
+    weight   λ                                worst    x*, where the adversary found that maximum
+    cost     c(x, x*) of the distributional form, else None
+    """
+
+    loss: Tensor
+    penalty: Tensor
+    worst: Tensor
+    weight: float = 1.0
+    cost: Tensor | None = None
+
+    @property
+    def value(self) -> Tensor:
+        """ρ = ℓ + λ · penalty, (B,): `value.mean().backward()` is the gradient step."""
+        return self.loss + self.weight * self.penalty
+
+
+@dataclass(frozen=True)
+class Robust:
+    """ρ(x, y; θ) = ℓ(x, y; θ) + λ · max_{x' ∈ N(x, ε)} d(x, x').
+
+    change    d, what the maximum is taken of        within    N(x, ε)
+    by        the adversary                          weight    λ
+    attacked  the coarser change that the adversary sees (a smaller m); `change` itself when None
+    of        ℓ, the clean loss
+
+    The adversary sees constant parameters, and x* is a constant of the gradient step, as in the paper's section 4.
+    Inside the max and along the path the network is still (see `robattr.formula.network`); the clean loss sees the
+    module as it is.
+    """
+
+    change: Change = field(default_factory=Change)
+    within: Neighbourhood = field(default_factory=Everywhere)
+    by: Adversary = field(default_factory=lambda: PGD(steps=0, step_size=0.0))
+    weight: float = 1.0
+    attacked: Change | None = None
+    of: Scalar = cross_entropy
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.weight < float("inf"):
+            raise InvalidInput(f"expected a finite weight λ ≥ 0, got {self.weight!r}")
+
+    def __call__(
+        self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
+    ) -> Rho:
+        """ρ at a batch. `start` replaces the random start of the adversary, `rand` its random numbers."""
+        check_model(model)
+        check_batch(model, x, y, *(() if start is None else (start,)))
+        check_bounds(x, self.within.bounds)
+        loss = self.of(model, x, y)
+        net = bind(model)
+        with second_order(model):
+            worst = self.attack(net.detach(), x, y, start=start, rand=rand)
+            penalty = self.change(net, x, worst, y)
+        return Rho(loss, penalty, worst, self.weight)
+
+    def attack(
+        self, net: Bound, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
+    ) -> Tensor:
+        """x*, the attack step alone, on an already bound network."""
+        if not self.change.terms:
+            return x.detach()
+        seen = self.attacked or self.change
+        return self.by(lambda z: seen(net, x, z, y), x.detach(), self.within, start=start, rand=rand)
+
+
+@dataclass
+class Distributional:
+    """E[ℓ] + λ · sup {E[d(Z, Z')] : E[c(Z, Z')] ≤ budget}, through its dual (paper, appendix, lemma 2):
+
+        inf_{γ ≥ 0} E[ sup_{z'} d(z, z') − γ c(z, z') + γ · budget ].
+
+    Call it like `Robust`, then `ascend(rho.cost.mean())`: the derivative of the dual in γ is budget − E[c], so γ rises
+    while the adversary spends more than its budget, and the infimum is where it spends exactly that. γ is the only
+    state.
+    """
+
+    change: Change
+    cost: Change
+    budget: float
+    by: Adversary
+    weight: float = 1.0
+    within: Neighbourhood = field(default_factory=Everywhere)
+    of: Scalar = cross_entropy
+    rate: float = 0.1
+    gamma: Tensor = field(default_factory=lambda: torch.tensor(1.0, dtype=torch.float64))
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.budget < float("inf"):
+            raise InvalidInput(f"expected a budget ρ > 0, got {self.budget!r}")
+
+    @property
+    def lagrangian(self) -> Robust:
+        """The objective at the present γ."""
+        return Robust(
+            change=self.change - float(self.gamma) * self.cost,
+            within=self.within,
+            by=self.by,
+            weight=self.weight,
+            of=self.of,
+        )
+
+    def __call__(
+        self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
+    ) -> Rho:
+        rho = self.lagrangian(model, x, y, start=start, rand=rand)
+        with torch.no_grad(), second_order(model):
+            spent = self.cost(bind(model), x, rho.worst, y)
+        return replace(rho, penalty=rho.penalty + float(self.gamma) * self.budget, cost=spent)
+
+    def ascend(self, mean_cost: Tensor | float) -> None:
+        """γ ← max(0, γ + rate · (E[c] − budget)), after a step; `mean_cost` is the mean over the whole batch."""
+        self.gamma = (self.gamma + self.rate * (float(mean_cost) - self.budget)).clamp_min(0.0)

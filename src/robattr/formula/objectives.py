@@ -1,0 +1,164 @@
+"""The named objectives, each a composition of the one formula. Read next to the paper, sections 3 and 4.
+
+    ρ(x, y; θ) = ℓ(x, y; θ) + λ · max_{x' ∈ N(x, ε)} s(IG_h^{ℓ_y}(x, x'; r))
+
+Common arguments: `within` N(x, ε), `by` the adversary, m the nodes of the gradient step, m_attack those of the attack
+step; `rule` any family of rules (`midpoint`, `right` as in the reference code, `left` as in the paper's text,
+`gauss_legendre`); `chunk` how many nodes run together (None for all).
+"""
+
+from __future__ import annotations
+
+from robattr.errors import InvalidInput
+from robattr.formula.adversary import Adversary
+from robattr.formula.attribution import IG
+from robattr.formula.change import Change
+from robattr.formula.layers import Layer, at_input, at_output
+from robattr.formula.neighbourhoods import Everywhere, LinfBall, LpBall, Neighbourhood
+from robattr.formula.objective import Distributional, Robust
+from robattr.formula.quadrature import Rules, left, midpoint
+from robattr.formula.scalars import Scalar, cross_entropy
+from robattr.formula.sizes import l1, power, total
+
+
+def shift(of: Scalar = cross_entropy) -> Change:
+    """sum(IG) = ℓ(x') − ℓ(x), exactly: by completeness it is the attribution at the output (proposition 1)."""
+    return total @ IG(of=of, at=at_output)
+
+
+def spread(
+    m: int,
+    *,
+    of: Scalar = cross_entropy,
+    at: Layer = at_input,
+    rule: Rules = midpoint,
+    chunk: int | None = None,
+) -> Change:
+    """‖IG_h(x, x')‖₁ with m nodes."""
+    return l1 @ IG(of=of, at=at, rule=rule(m), chunk=chunk)
+
+
+def natural(*, of: Scalar = cross_entropy) -> Robust:
+    """ρ = ℓ(x): no change is punished."""
+    return Robust(of=of)
+
+
+def madry(within: Neighbourhood, by: Adversary, *, of: Scalar = cross_entropy) -> Robust:
+    """λ = 1, s = sum: ρ = max_{x'} ℓ(x') (proposition 1)."""
+    return Robust(change=shift(of), within=within, by=by, of=of)
+
+
+def ig_norm(
+    weight: float,
+    within: Neighbourhood,
+    by: Adversary,
+    m: int = 50,
+    m_attack: int = 10,
+    *,
+    at: Layer = at_input,
+    rule: Rules = midpoint,
+    chunk: int | None = None,
+    of: Scalar = cross_entropy,
+) -> Robust:
+    """s = ‖·‖₁: ρ = ℓ(x) + λ · max_{x'} ‖IG(x, x')‖₁ (section 4)."""
+    return Robust(
+        change=spread(m, of=of, at=at, rule=rule, chunk=chunk),
+        attacked=spread(m_attack, of=of, at=at, rule=rule, chunk=chunk),
+        within=within,
+        by=by,
+        weight=weight,
+        of=of,
+    )
+
+
+def ig_sum_norm(
+    beta: float,
+    within: Neighbourhood,
+    by: Adversary,
+    m: int = 50,
+    m_attack: int = 10,
+    *,
+    at: Layer = at_input,
+    rule: Rules = midpoint,
+    chunk: int | None = None,
+    of: Scalar = cross_entropy,
+) -> Robust:
+    """λ = 1, s = sum + β‖·‖₁: ρ = max_{x'} { ℓ(x') + β‖IG(x, x')‖₁ } (section 4)."""
+    if not 0.0 <= beta < float("inf"):
+        raise InvalidInput(f"ig_sum_norm expects a finite β ≥ 0, got {beta!r}")
+    return Robust(
+        change=shift(of) + beta * spread(m, of=of, at=at, rule=rule, chunk=chunk),
+        attacked=shift(of) + beta * spread(m_attack, of=of, at=at, rule=rule, chunk=chunk),
+        within=within,
+        by=by,
+        of=of,
+    )
+
+
+def input_gradient(
+    weight: float, q: float, within: LinfBall | LpBall, by: Adversary, *, of: Scalar = cross_entropy
+) -> Robust:
+    """s = ‖·‖₁^q, one left node, λ = weight/ε^q: ρ = ℓ(x) + weight · ‖∇ℓ(x)‖_q^q (proposition 2).
+
+    Exact where `within` is the ball of the dual p, 1/p + 1/q = 1: `LinfBall` for q = 1, `L2Ball` for q = 2.
+    """
+    if not q >= 1.0:
+        raise InvalidInput(f"input_gradient expects q ≥ 1, got {q!r}")
+    if not within.radius > 0.0:
+        raise InvalidInput(f"input_gradient expects a ball of positive radius, got {within.radius!r}")
+    return Robust(
+        change=power(l1, q) @ IG(of=of, rule=left(1)),
+        within=within,
+        by=by,
+        weight=weight / within.radius**q,
+        of=of,
+    )
+
+
+def loss_output(within: Neighbourhood, by: Adversary, *, of: Scalar = cross_entropy) -> Robust:
+    """λ = 1, s = ‖·‖₁, h = ℓ_y: ρ = ℓ(x) + max_{x'} |ℓ(x') − ℓ(x)| (proposition 3)."""
+    return Robust(change=l1 @ IG(of=of, at=at_output), within=within, by=by, of=of)
+
+
+def wasserstein(
+    change: Change,
+    gamma: float,
+    cost: Change,
+    by: Adversary,
+    weight: float = 1.0,
+    *,
+    within: Neighbourhood | None = None,
+    of: Scalar = cross_entropy,
+) -> Robust:
+    """ρ = ℓ(z) + λ · sup_{z'} { d(z, z') − γ c(z, z') } (theorem 1).
+
+    `shift()` as the change gives the prediction robustness of Sinha et al. (proposition 4), `spread(m)` the attribution
+    form.
+    """
+    if not 0.0 <= gamma < float("inf"):
+        raise InvalidInput(f"wasserstein expects a finite γ ≥ 0, got {gamma!r}")
+    return Robust(change=change - gamma * cost, within=within or Everywhere(), by=by, weight=weight, of=of)
+
+
+def distributional(
+    change: Change,
+    budget: float,
+    cost: Change,
+    by: Adversary,
+    weight: float = 1.0,
+    *,
+    within: Neighbourhood | None = None,
+    of: Scalar = cross_entropy,
+    rate: float = 0.1,
+) -> Distributional:
+    """E[ℓ] + λ · sup { E[d(Z, Z')] : E[c(Z, Z')] ≤ budget }, with γ found by dual ascent (theorem 2 and its lemma)."""
+    return Distributional(
+        change=change,
+        cost=cost,
+        budget=budget,
+        by=by,
+        weight=weight,
+        within=within or Everywhere(),
+        of=of,
+        rate=rate,
+    )

@@ -1,0 +1,73 @@
+"""Quadrature rules on [0, 1] as data: ∫ g(t) dt ≈ Σ_k weights_k · g(nodes_k).
+
+The paper's text sums the left ends k/m, k = 0…m−1; the reference code the right ends k/m, k = 1…m. Both err by O(1/m).
+The midpoint rule errs by O(1/m²), Gauss–Legendre faster than any power on smooth integrands, at the same cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isclose
+from typing import TypeAlias
+
+import numpy as np
+
+from robattr.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Nodes t_k in [0, 1] and weights that sum to 1."""
+
+    nodes: tuple[float, ...]
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.nodes or len(self.nodes) != len(self.weights):
+            raise InvalidInput(
+                f"a rule expects as many nodes as weights, at least one, got {len(self.nodes)} and {len(self.weights)}"
+            )
+        if not all(0.0 <= t <= 1.0 for t in self.nodes):
+            raise InvalidInput(f"a rule expects nodes in [0, 1], got {min(self.nodes)} … {max(self.nodes)}")
+        if not isclose(sum(self.weights), 1.0, abs_tol=1e-9):
+            raise InvalidInput(f"a rule expects weights that sum to 1, got {sum(self.weights)!r}")
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+
+Rules: TypeAlias = Callable[[int], Rule]
+"""A family of rules: m ↦ the rule with m nodes."""
+
+
+def left(m: int) -> Rule:
+    """t_k = k/m, k = 0…m−1: the paper's equation (summation approximation)."""
+    return _equal(m, 0.0)
+
+
+def right(m: int) -> Rule:
+    """t_k = k/m, k = 1…m: the reference implementation."""
+    return _equal(m, 1.0)
+
+
+def midpoint(m: int) -> Rule:
+    """t_k = (k + ½)/m: second order; with m = 10 as accurate as `right` with 50 to 100."""
+    return _equal(m, 0.5)
+
+
+def gauss_legendre(m: int) -> Rule:
+    """The m-point Gauss–Legendre rule: exact for polynomials of degree 2m − 1."""
+    nodes, weights = np.polynomial.legendre.leggauss(_count(m))
+    return Rule(tuple((0.5 * (nodes + 1.0)).tolist()), tuple((0.5 * weights).tolist()))
+
+
+def _equal(m: int, offset: float) -> Rule:
+    m = _count(m)
+    return Rule(tuple((k + offset) / m for k in range(m)), (1.0 / m,) * m)
+
+
+def _count(m: int) -> int:
+    if isinstance(m, bool) or not isinstance(m, int) or m < 1:
+        raise InvalidInput(f"expected a number of nodes m ≥ 1, got {m!r}")
+    return m
