@@ -1,0 +1,98 @@
+"""What the measures of agreement share: the form of the maps, the pixels that count, the ties.
+
+Shapes: B examples, n pixels of a map once flattened, C channels, H rows, W columns. Inside the measures, NaN
+stands for "this pixel does not count": it sorts after every number and equals nothing, not even itself, so pixels
+left out by a mask sit at the end of each row and are tied with no one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from robattr.errors import InvalidInput
+
+# Pixels worked on at once. A pixel needs about a hundred bytes of scratch: a CPU gains nothing from larger slabs
+# than this, while a GPU wants few and large launches and stays under a gigabyte.
+CPU_SLAB = 1 << 18
+GPU_SLAB = 1 << 23
+
+
+def check_pair(a: Tensor, b: Tensor) -> None:
+    """Refuse two maps that cannot be compared pixel by pixel."""
+    check_maps(a)
+    check_maps(b)
+    if a.shape != b.shape:
+        raise InvalidInput(
+            f"expected two batches of maps of one shape, got {tuple(a.shape)} and {tuple(b.shape)}: "
+            "compute both with the same map function on the same examples"
+        )
+    if a.device != b.device:
+        raise InvalidInput(f"expected maps on one device, got {a.device} and {b.device}: move one with .to()")
+
+
+def check_maps(a: Tensor) -> None:
+    """Refuse anything but a batch of real maps (B, ...), each with at least one pixel."""
+    if not isinstance(a, Tensor):
+        raise InvalidInput(f"expected a tensor of maps, got {type(a).__name__}: use torch.as_tensor")
+    if a.dim() < 2 or a[:1].numel() == 0 < len(a):
+        raise InvalidInput(
+            f"expected a batch of maps (B, n), (B, H, W) or (B, C, H, W), got shape {tuple(a.shape)}: "
+            "add the batch dimension with map[None]"
+        )
+    if a.is_complex():
+        raise InvalidInput("expected real maps, got complex ones: an order of pixels needs real numbers")
+
+
+def rows(a: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Maps as contiguous rows (B, n) of floats in which the pixels outside `mask` are NaN; -0 becomes 0."""
+    a = a.detach().flatten(1)
+    if not a.is_floating_point():
+        a = a.double()
+    elif a.element_size() < 4:
+        a = a.float()
+    a = a + 0.0  # -0 and 0 are one value, whatever the sort of the device says
+    if mask is None:
+        return a
+    if mask.dtype != torch.bool or mask.shape[0] != a.shape[0] or mask[:1].numel() != a[:1].numel():
+        raise InvalidInput(
+            f"expected a boolean mask with the {tuple(a.shape)} pixels of the maps, got {mask.dtype} of shape "
+            f"{tuple(mask.shape)}: build it from the maps or images, for instance x > 0"
+        )
+    return a.masked_fill(~mask.flatten(1), float("nan"))
+
+
+def spoiled(a: Tensor, mask: Tensor | None = None) -> Tensor:
+    """(B,) bool: the map holds a NaN on a pixel that counts."""
+    bad = a.detach().flatten(1).isnan()
+    return (bad if mask is None else bad & mask.flatten(1)).any(1)
+
+
+def counted(a: Tensor) -> Tensor:
+    """(B,) int64: how many pixels of each of `rows` count."""
+    return a.isnan().logical_not_().sum(1)
+
+
+def tied_pairs(same: Tensor) -> Tensor:
+    """Pairs within runs of equal values, (B,) int64, from `same` (B, n-1): is sorted pixel i+1 equal to pixel i?
+
+    The j-th pixel of a run (from 0) closes j pairs, so the count is Σ (position − start of its run).
+    """
+    position = torch.arange(1, same.shape[1] + 1, device=same.device)
+    start = torch.where(same, 0, position).cummax(1).values
+    return (position - start).sum(1)
+
+
+def by_slabs(measure: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
+    """`measure` on as many rows at a time as a slab of memory holds; its (B,) answers joined."""
+    parts = [measure(a[piece], b[piece]) for piece in _pieces(a)]
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=a.device)
+
+
+def _pieces(a: Tensor) -> Iterator[slice]:
+    slab = CPU_SLAB if a.device.type == "cpu" else GPU_SLAB
+    step = max(1, slab // a.shape[1]) if len(a) else 1
+    for first in range(0, len(a), step):
+        yield slice(first, first + step)
