@@ -1,0 +1,89 @@
+"""An architecture is a function that builds a network; the network remembers how it was built.
+
+    spec = (name, arguments),    build(spec) = architectures[name](**arguments)
+
+The spec is plain JSON and travels inside the weight file, so that a file alone can be loaded without unpickling code.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from torch import nn
+
+from robattr.errors import InvalidInput, nearest
+
+P = ParamSpec("P")
+N = TypeVar("N", bound=nn.Module)
+
+architectures: dict[str, Callable[..., nn.Module]] = {}
+"""Every function marked `@architecture`, by name. Yours too, once it is marked."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """How a network was built: the name of an architecture and its arguments (JSON values)."""
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps({"name": self.name, "arguments": self.arguments}, sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> Spec:
+        try:
+            read = json.loads(text)
+            name, arguments = read["name"], read["arguments"]
+        except (ValueError, KeyError, TypeError) as cause:
+            raise InvalidInput(f"expected a network spec {{name, arguments}} in JSON, got {text[:80]!r}") from cause
+        if not isinstance(name, str) or not isinstance(arguments, dict):
+            raise InvalidInput(f"expected a name and named arguments in a network spec, got {text[:80]!r}")
+        return Spec(name, arguments)
+
+
+def architecture(build: Callable[P, N]) -> Callable[P, N]:
+    """Register `build` under its own name; each network it returns carries its `spec`."""
+    signature = inspect.signature(build)
+
+    @wraps(build)
+    def built(*args: P.args, **kwargs: P.kwargs) -> N:
+        net = build(*args, **kwargs)
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        # Past nn.Module.__setattr__: a spec is neither a tensor nor a module.
+        object.__setattr__(net, "spec", Spec(build.__name__, dict(call.arguments)))
+        return net
+
+    architectures[build.__name__] = built
+    return built
+
+
+def spec_of(model: nn.Module) -> Spec | None:
+    """The spec a network carries, or None for one that was not built by an architecture."""
+    spec = getattr(model, "spec", None)
+    return spec if isinstance(spec, Spec) else None
+
+
+def build(spec: Spec) -> nn.Module:
+    """The network a spec describes, freshly initialised."""
+    if spec.name not in architectures:
+        raise InvalidInput(f"unknown architecture {spec.name!r}: {nearest(spec.name, architectures)}")
+    make = architectures[spec.name]
+    try:
+        inspect.signature(make).bind(**spec.arguments)
+    except TypeError as cause:
+        raise InvalidInput(f"architecture {spec.name!r} does not take {spec.arguments}: {cause}") from cause
+    return make(**spec.arguments)
+
+
+def positive(**sizes: object) -> None:
+    """Refuse sizes that are not positive whole numbers (a spec may come from a foreign file)."""
+    for name, size in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise InvalidInput(f"expected {name} to be a positive whole number, got {size!r}")

@@ -1,0 +1,82 @@
+"""The convolutional networks: the paper's for MNIST and Fashion-MNIST, and a small one for `fashion-mini`.
+
+Images x: (B, channels, size, size) in [0, 1], not normalised. Logits: (B, classes).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import nn
+
+from robattr.errors import InvalidInput
+from robattr.models.architecture import architecture, positive
+
+
+@architecture
+def paper_cnn(classes: int = 10, *, channels: int = 1, size: int = 28) -> nn.Sequential:
+    """conv 5×5×32, ReLU, max-pool 2; conv 5×5×64, ReLU, max-pool 2; FC 1024, ReLU; FC `classes`.
+
+    3,274,634 parameters for 28×28×1 and 10 classes. Stride 1, SAME padding (2 on every side). Weights: normal with
+    σ = 0.1 truncated at ±2σ; biases 0.1. The paper (supplement, experiments) gives the layers and defers to its code
+    for the rest. The reference flattens (row, column, channel), this one (channel, row, column): the same network up
+    to a fixed permutation of fc1's columns, which matters only to someone who ports weights.
+    """
+    positive(classes=classes, channels=channels, size=size)
+    if size % 4:
+        raise InvalidInput(f"expected an image size divisible by 4 (two poolings by 2), got {size}")
+    net = nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(channels, 32, 5, padding=2),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(32, 64, 5, padding=2),
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(2),
+            flatten=nn.Flatten(),
+            fc1=nn.Linear(64 * (size // 4) ** 2, 1024),
+            relu3=nn.ReLU(),
+            fc2=nn.Linear(1024, classes),
+        )
+    )
+    for layer in net:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.trunc_normal_(layer.weight, std=0.1, a=-0.2, b=0.2)
+            _fill_bias(layer, 0.1)
+    return net
+
+
+@architecture
+def small_cnn(classes: int = 10, *, channels: int = 1, size: int = 28) -> nn.Sequential:
+    """conv 6×6×8 stride 3, ReLU; conv 3×3×16 stride 2, ReLU; FC 64, ReLU; FC `classes`. Not from the paper.
+
+    27,778 parameters for 28×28×1 and 10 classes. Strides instead of pooling make the second derivative cheap enough
+    to train IG objectives on two CPU cores, and no max-pool means no arbitrary winner among tied background pixels.
+    The windows overlap, so that maps show no grid. Weights: He normal (fan-in); biases 0.
+    """
+    positive(classes=classes, channels=channels, size=size)
+    if size < 4:
+        raise InvalidInput(f"expected an image size of at least 4 pixels, got {size}")
+    side = ((size - 4) // 3) // 2 + 1  # (size + 2·1 − 6)//3 + 1 after conv1; (that + 2·1 − 3)//2 + 1 after conv2
+    net = nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(channels, 8, 6, stride=3, padding=1),
+            relu1=nn.ReLU(),
+            conv2=nn.Conv2d(8, 16, 3, stride=2, padding=1),
+            relu2=nn.ReLU(),
+            flatten=nn.Flatten(),
+            fc1=nn.Linear(16 * side**2, 64),
+            relu3=nn.ReLU(),
+            fc2=nn.Linear(64, classes),
+        )
+    )
+    for layer in net:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            _fill_bias(layer, 0.0)
+    return net
+
+
+def _fill_bias(layer: nn.Conv2d | nn.Linear, value: float) -> None:
+    assert layer.bias is not None
+    nn.init.constant_(layer.bias, value)

@@ -1,0 +1,168 @@
+"""The softplus twin of a network: the same weights, every ReLU replaced by a smooth function.
+
+    relu(u)  →  s(u) = log(1 + e^{βu}) / β        leaky (slope a)  →  a·u + (1 − a)·s(u)
+
+A ReLU network is piecewise linear: the gradient of its attribution is blind to curvature. The attribution attack takes
+its direction from the twin and everything else from the network itself (paper, section on evaluation; β = 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from robattr.errors import InvalidInput, UnsupportedModel
+
+# Past βu = 40 the kernel returns u itself; the exact value differs by e⁻⁴⁰, below the resolution of float64, in the
+# value and in both derivatives. Torch's default of 20 leaves a step of 2e-9, and e⁴⁰ is still far from overflow.
+THRESHOLD = 40.0
+
+
+def softplus(u: Tensor, beta: float) -> Tensor:
+    """s(u) = log(1 + e^{βu})/β; s′ = sigmoid(βu); s″ = β s′(1 − s′)."""
+    return F.softplus(u, beta, THRESHOLD)
+
+
+def _relu(beta: float, input: Tensor, inplace: bool = False) -> Tensor:
+    return _result(input, softplus(_kept(input, inplace), beta), inplace)
+
+
+def _leaky(beta: float, input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    u = _kept(input, inplace)
+    return _result(input, negative_slope * u + (1 - negative_slope) * softplus(u, beta), inplace)
+
+
+def _prelu(beta: float, input: Tensor, weight: Tensor) -> Tensor:
+    slope = weight.view(-1, *[1] * (input.ndim - 2)) if input.ndim > 1 else weight
+    return slope * input + (1 - slope) * softplus(input, beta)
+
+
+def _hardtanh(beta: float, input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+    u = _kept(input, inplace)
+    return _result(input, min_val + softplus(u - min_val, beta) - softplus(u - max_val, beta), inplace)
+
+
+def _relu6(beta: float, input: Tensor, inplace: bool = False) -> Tensor:
+    return _hardtanh(beta, input, 0.0, 6.0, inplace)
+
+
+def _rrelu(
+    beta: float,
+    input: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    inplace: bool = False,
+) -> Tensor:
+    if training:  # a random slope per element: no function of x to smooth
+        return F.rrelu(input, lower, upper, training, inplace)
+    return _leaky(beta, input, (lower + upper) / 2, inplace)
+
+
+def _kept(u: Tensor, inplace: bool) -> Tensor:
+    # softplus saves its argument for the backward pass; an overwritten argument must be saved as a copy.
+    return u.clone() if inplace else u
+
+
+def _result(input: Tensor, value: Tensor, inplace: bool) -> Tensor:
+    # In place stays in place: a caller may ignore the returned tensor, or hold another view of the same one.
+    return input.copy_(value) if inplace else value
+
+
+def _in_place(rule: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def overwrite(beta: float, input: Tensor, *args: Any) -> Tensor:
+        return rule(beta, input, *args, inplace=True)
+
+    return overwrite
+
+
+TWINS: dict[Callable[..., Any], Callable[..., Tensor]] = {
+    F.relu: _relu,
+    torch.relu: _relu,
+    Tensor.relu: _relu,
+    torch.relu_: _in_place(_relu),
+    Tensor.relu_: _in_place(_relu),
+    F.leaky_relu: _leaky,
+    F.leaky_relu_: _in_place(_leaky),
+    F.rrelu: _rrelu,
+    torch.prelu: _prelu,  # F.prelu is the same function
+    Tensor.prelu: _prelu,
+    F.relu6: _relu6,
+    F.hardtanh: _hardtanh,
+    F.hardtanh_: _in_place(_hardtanh),
+}
+"""What each activation becomes. Max-pool, clamp, maximum and the already smooth (GELU, SiLU, ELU, …) are left alone."""
+
+
+class _Softened(TorchFunctionMode):
+    """While active, calls of the activations in TWINS compute their smooth versions."""
+
+    def __init__(self, beta: float) -> None:
+        super().__init__()
+        self.beta = beta
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        twin = TWINS.get(func)
+        if twin is None:
+            return func(*args, **(kwargs or {}))
+        return twin(self.beta, *args, **(kwargs or {}))
+
+
+class Smooth(nn.Module):
+    """The twin of `module`. It owns nothing: its parameters, buffers, children and flags *are* those of `module`,
+
+    under the same names, so a change of either is a change of both, and layer names and state dicts agree.
+    """
+
+    module: nn.Module
+
+    def __init__(self, module: nn.Module, beta: float) -> None:
+        flag = module.training
+        self.__dict__["module"] = module  # past registration: a child would put a prefix on every name
+        super().__init__()
+        self.beta = beta
+        self.__dict__.update(_parameters=module._parameters, _buffers=module._buffers, _modules=module._modules)
+        module.training = flag  # nn.Module.__init__ has just set it through the property below
+
+    @property
+    def training(self) -> bool:
+        return self.module.training
+
+    @training.setter
+    def training(self, flag: bool) -> None:
+        self.module.training = flag
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with _Softened(self.beta):
+            return self.module(*args, **kwargs)
+
+    def extra_repr(self) -> str:
+        return f"twin of {type(self.module).__name__}, beta={self.beta}"
+
+
+def smooth(model: nn.Module, beta: float = 1.0) -> Smooth:
+    """The softplus twin of `model`, whose activations may be modules or function calls, in place or not.
+
+    β → ∞ gives back the network. Nothing is edited or copied. Works under `torch.func` transforms and inside a compiled
+    gradient function. A clamp(min=0) or maximum(u, 0) is not taken for an activation (it also guards variances). Of two
+    kinds of module the activations are out of reach: TorchScript, refused, and activation checkpointing, whose second
+    forward pass would run outside the twin: switch it off for an attack.
+    """
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModel(f"expected a torch.nn.Module to smooth, got {type(model).__name__}: wrap it in one")
+    if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
+        raise UnsupportedModel("the activations of a TorchScript module cannot be replaced: pass the eager module")
+    if not 0 < beta < float("inf"):
+        raise InvalidInput(f"expected a finite softplus sharpness beta > 0, got {beta}")
+    return Smooth(model, float(beta))
