@@ -95,6 +95,14 @@ TWINS: dict[Callable[..., Any], Callable[..., Tensor]] = {
     F.relu6: _relu6,
     F.hardtanh: _hardtanh,
     F.hardtanh_: _in_place(_hardtanh),
+    # The operators that the graph of an exported module calls.
+    torch.ops.aten.relu.default: _relu,
+    torch.ops.aten.relu_.default: _in_place(_relu),
+    torch.ops.aten.leaky_relu.default: _leaky,
+    torch.ops.aten.leaky_relu_.default: _in_place(_leaky),
+    torch.ops.aten.prelu.default: _prelu,
+    torch.ops.aten.hardtanh.default: _hardtanh,
+    torch.ops.aten.hardtanh_.default: _in_place(_hardtanh),
 }
 """What each activation becomes. Max-pool, clamp, maximum and the already smooth (GELU, SiLU, ELU, …) are left alone."""
 
@@ -155,9 +163,9 @@ def smooth(model: nn.Module, beta: float = 1.0) -> Smooth:
     """The softplus twin of `model`, whose activations may be modules or function calls, in place or not.
 
     β → ∞ gives back the network. Nothing is edited or copied. Works under `torch.func` transforms and inside a compiled
-    gradient function. A clamp(min=0) or maximum(u, 0) is not taken for an activation (it also guards variances). Of two
-    kinds of module the activations are out of reach: TorchScript, refused, and activation checkpointing, whose second
-    forward pass would run outside the twin: switch it off for an attack.
+    gradient function. A clamp(min=0) or maximum(u, 0) is not taken for an activation (it also guards variances).
+    Two kinds of module are out of reach: TorchScript, which is refused, and activation checkpointing, whose second
+    forward pass would run outside the twin (torch.func refuses it; plain autograd does not: switch it off).
     """
     if not isinstance(model, nn.Module):
         raise UnsupportedModel(f"expected a torch.nn.Module to smooth, got {type(model).__name__}: wrap it in one")
