@@ -1,1 +1,48 @@
-"""recipes."""
+"""Recipes: one file per dataset, each a list of functions that return a `Run`.
+
+    robattr.recipes.get("mnist/ig-norm")  is  robattr.recipes.mnist.ig_norm()
+
+A new recipe is a new function in its dataset's `RECIPES`; its name is the function's, with hyphens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import ModuleType
+
+from robattr.errors import InvalidInput, nearest
+from robattr.recipes import fashion_mini, fashion_mnist, flower, gtsrb, mnist
+from robattr.train.run import Run as Run
+
+MODULES: tuple[ModuleType, ...] = (mnist, fashion_mnist, gtsrb, flower, fashion_mini)
+
+
+def names() -> list[str]:
+    """Every recipe, as `dataset/method`."""
+    return list(_table())
+
+
+def get(name: str) -> Run:
+    """The recipe called `name`, with that name noted in it."""
+    table = _table()
+    if name not in table:
+        raise InvalidInput(f"unknown recipe {name!r}; {nearest(name, table)}")
+    return replace(table[name](), recipe=name)
+
+
+def summary(name: str) -> str:
+    """The first line of what a recipe says of itself."""
+    return (_table()[name].__doc__ or "").partition("\n")[0].strip()
+
+
+def _table() -> dict[str, Callable[[], Run]]:
+    return {
+        f"{_hyphens(module.__name__.rpartition('.')[2])}/{_hyphens(recipe.__name__)}": recipe
+        for module in MODULES
+        for recipe in module.RECIPES
+    }
+
+
+def _hyphens(name: str) -> str:
+    return name.replace("_", "-")

@@ -1,0 +1,170 @@
+"""`robattr train` and `robattr sweep`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from robattr.errors import InvalidInput, nearest
+
+if TYPE_CHECKING:
+    from robattr.train.run import Run
+
+Recipe = Annotated[
+    str | None, typer.Argument(metavar="DATASET/METHOD", help="A recipe: mnist/ig-sum-norm. See them all with --list.")
+]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key; may be repeated.")]
+Config = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A TOML file of keys, or an earlier run's config.json.")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of the weights, the batches and the attacks.")]
+DataDir = Annotated[Path | None, typer.Option(help="Where datasets are kept.")]
+Precision = Annotated[str | None, typer.Option(help="fp32, tf32, bf16 or fp64.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the program."""
+    app.command("train")(train)
+    app.command("sweep")(sweep)
+
+
+def train(
+    recipe: Recipe = None,
+    set_: Set = None,
+    config: Config = None,
+    out: Annotated[Path | None, typer.Option(help="The run directory (default: runs/DATASET/METHOD-seedN).")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out; begin it if there is none.")
+    ] = False,
+    device: Device = "auto",
+    seed: Seed = None,
+    data_dir: DataDir = None,
+    precision: Precision = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the recipes, and do nothing else.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved configuration, and do nothing else.")
+    ] = False,
+) -> None:
+    """Train a model by a recipe; it may be stopped at any moment and continued with --resume.
+
+    On several GPUs or machines: torchrun … -m robattr train DATASET/METHOD (see docs/scaling.md).
+    """
+    from robattr import recipes
+
+    if list_:
+        for name in recipes.names():
+            typer.echo(f"{name:28} {recipes.summary(name)}")
+        return
+    words = [*(set_ or []), *_flags(seed=seed, precision=precision)]
+    run = resolve(recipe, config=config, words=words, resumed=out if resume else None)
+    out = out or Path("runs") / f"{run.recipe}-seed{run.seed}"
+    if dry_run:
+        _describe(run, out)
+        return
+
+    from robattr.train.loop import train as begin
+
+    outcome = begin(run, out, device=device, data_dir=data_dir, resume=resume)
+    leads = os.environ.get("RANK", "0") == "0"
+    if not outcome.finished:
+        number = outcome.stopped_by or signal.SIGTERM
+        if leads:
+            typer.echo(
+                f"stopped by {signal.Signals(number).name} after step {outcome.step} of {run.steps}, which is saved: "
+                f"continue with --resume --out {outcome.path}",
+                err=True,
+            )
+        raise typer.Exit(128 + number)
+    if leads:
+        accuracy = "" if outcome.val_accuracy is None else f"  validation accuracy {outcome.val_accuracy:.2%}"
+        typer.echo(f"{outcome.path}  {outcome.step} steps{accuracy}")
+
+
+def sweep(
+    recipe: Recipe = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option("--over", metavar="KEY=V,V,…", help="Values of a key (or low..high); may be repeated."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of the sweep (default: runs/sweeps/DATASET/METHOD).")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Search this many points instead of the whole grid.")
+    ] = None,
+    examples: Annotated[
+        int, typer.Option(min=0, help="Validation examples whose explanations are attacked; 0 compares accuracy alone.")
+    ] = 100,
+    set_: Set = None,
+    config: Config = None,
+    device: Device = "auto",
+    seed: Seed = None,
+    data_dir: DataDir = None,
+    precision: Precision = None,
+) -> None:
+    """Train over a grid of settings and compare them on validation data, as the paper's table over m does.
+
+    Start the same command again to continue, and on more machines that share the folder to go faster.
+    """
+    from robattr.recipes.selection import measure_on_validation
+    from robattr.train.sweep import parse_axis, table
+    from robattr.train.sweep import sweep as begin
+
+    if not over:
+        raise InvalidInput("a sweep needs at least one --over KEY=VALUE,VALUE,…, for example --over m=10,20,50")
+    run = resolve(recipe, config=config, words=[*(set_ or []), *_flags(seed=seed, precision=precision)])
+    out = out or Path("runs") / "sweeps" / run.recipe
+    measure = measure_on_validation(examples, device=device, data_dir=data_dir)
+    found, stopped_by = begin(
+        run, dict(map(parse_axis, over)), out, measure=measure, trials=trials, device=device, data_dir=data_dir
+    )
+    typer.echo(table(found), nl=False)
+    if stopped_by is not None:
+        typer.echo("stopped; start the same command again to continue", err=True)
+        raise typer.Exit(128 + stopped_by)
+
+
+def resolve(recipe: str | None, *, config: Path | None, words: list[str], resumed: Path | None = None) -> Run:
+    """The run that a command means: the recipe, changed by the file, changed by the words.
+
+    Without a recipe the file names it (`recipe = "mnist/ig-norm"`), or is a whole configuration; a resumed run has one.
+    """
+    from robattr import recipes
+    from robattr.train import settings
+    from robattr.train.run import Run
+
+    file: dict[str, Any] = {}
+    if config is not None:
+        file = settings.read_file(config)
+    elif recipe is None and resumed is not None and (resumed / "config.json").exists():
+        file = settings.read_file(resumed / "config.json")
+    named = file.pop("recipe", None)
+    name = recipe or named
+    if name is None and not file:
+        raise InvalidInput("say what to train, for example: robattr train fashion-mini/ig-norm (robattr train --list)")
+    if name in recipes.names():
+        base = recipes.get(name)
+    elif recipe is not None:
+        raise InvalidInput(f"unknown recipe {recipe!r}; {nearest(recipe, recipes.names())}")
+    else:
+        base = Run(recipe=str(name or "custom"))
+    return settings.change_by_words(settings.change(base, file), words)
+
+
+def _flags(*, seed: int | None, precision: str | None) -> list[str]:
+    """The two keys that have flags of their own, as words."""
+    given = {"seed": seed, "precision": precision}
+    return [f"{key}={value}" for key, value in given.items() if value is not None]
+
+
+def _describe(run: Run, out: Path) -> None:
+    from robattr.train.settings import to_toml
+
+    typer.echo(f"# {out}")
+    typer.echo(f"# {run.second_order} second-order gradients per example and update")
+    typer.echo(to_toml(run), nl=False)

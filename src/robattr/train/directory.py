@@ -1,0 +1,167 @@
+"""The run directory: what a run is, where it was made, and that only one process writes to it.
+
+RUN/config.json  environment.json  metrics.jsonl  checkpoints/  model.safetensors
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+import robattr
+from robattr.errors import CheckpointError
+from robattr.train import checkpoint
+from robattr.train.distributed import World, restarted
+from robattr.train.run import Run
+
+
+class InUse(CheckpointError):  # noqa: N818 (the house names errors by what is wrong)
+    """Another process holds the directory."""
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The paths of a run."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def weights(self) -> Path:
+        return self.path / "model.safetensors"
+
+
+@contextmanager
+def claim(path: Path, run: Run, *, world: World, resume: bool) -> Iterator[RunDirectory]:
+    """Make, or with `resume` reopen, the directory of `run`, and hold its lock while it is written to.
+
+    Only the leader touches the disk. An existing run is never overwritten; one of another configuration is
+    never continued.
+    """
+    here = RunDirectory(path)
+    if not world.leads:
+        yield here
+        return
+    if not (resume or restarted()) and path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise CheckpointError(
+            f"{path} already exists: continue that run with --resume, or choose another directory with --out"
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    with locked(path):
+        if here.config.exists():
+            was = read_config(here)
+            if differing := checkpoint.differences(run, was):
+                raise CheckpointError(
+                    f"{path} holds a run of another configuration ({differing}): choose another --out, and "
+                    f"start from these weights with --set warm_start={path}"
+                )
+        _write_json(here.config, run.as_dict())
+        _write_json(here.environment, _with_past(here.environment, environment(world)))
+        yield here
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a directory; the system frees it when this process ends, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system
+        yield
+        return
+    with open(path / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InUse(f"another process is training in {path}: wait for it, or choose another --out") from error
+        yield
+
+
+def read_config(here: RunDirectory) -> dict[str, Any]:
+    """The resolved configuration of a run."""
+    try:
+        config = json.loads(here.config.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{here.path} is not a run directory: it has no {here.config.name}") from None
+    except json.JSONDecodeError as error:
+        raise CheckpointError(f"{here.config} is damaged: {error}") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{here.config} is damaged: expected keys and values")
+    return config
+
+
+def environment(world: World) -> dict[str, Any]:
+    """What a reader needs to run it again: versions, the state of the source, the devices, the command."""
+    gpu = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else None
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["robattr", *sys.argv[1:]]),
+        "versions": {
+            "robattr": robattr.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+        },
+        "git": _git_state(),
+        "platform": platform.platform(),
+        "device": gpu or str(world.device),
+        "processes": world.size,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _with_past(path: Path, now: dict[str, Any]) -> dict[str, Any]:
+    """The environment a run began in, with those it was resumed in."""
+    with suppress(OSError, json.JSONDecodeError):
+        first: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return {**first, "resumed": [*first.get("resumed", []), now]}
+    return now
+
+
+def _git_state() -> str | None:
+    """The commit of robattr's own source (`-dirty` if it was changed), or None outside a checkout of it."""
+    source = Path(robattr.__file__)
+    try:
+        subprocess.run(
+            ["git", "ls-files", "--error-unmatch", source.name],
+            cwd=source.parent,
+            capture_output=True,
+            check=True,
+            timeout=10,
+        )
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=source.parent, capture_output=True, check=True, text=True, timeout=10,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return described.stdout.strip()
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    checkpoint.write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())

@@ -1,0 +1,142 @@
+"""The training loop, top to bottom."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from robattr.data import Batches, Dataset
+from robattr.engine import precision
+from robattr.errors import Diverged
+from robattr.train import checkpoint
+from robattr.train.batchnorm import over_global_batch
+from robattr.train.directory import RunDirectory, claim
+from robattr.train.distributed import World, join
+from robattr.train.log import Log, Silence
+from robattr.train.run import Run
+from robattr.train.signals import Stop
+from robattr.train.start import begin, load_dataset, save, save_weights
+from robattr.train.state import State
+from robattr.train.step import Report, correct, descend
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: finished, or stopped by a signal after the checkpoint of `step`."""
+
+    path: Path
+    step: int
+    finished: bool
+    stopped_by: int | None = None
+    val_accuracy: float | None = None
+
+
+def train(
+    run: Run,
+    out: str | Path,
+    *,
+    dataset: Dataset | None = None,
+    model: nn.Module | None = None,
+    device: str = "auto",
+    data_dir: str | Path | None = None,
+    resume: bool = False,
+) -> Outcome:
+    """Train as `run` says, in the directory `out`; with `resume`, continue what is there (or begin, if nothing is).
+
+    `dataset` and `model` replace those that `run` names; the model is trained in place. Under `torchrun`
+    every process calls this alike. A run that is killed and resumed ends with the same weights, bit for bit
+    on a CPU, as one that was not.
+    """
+    with (
+        join(device) as world,
+        claim(Path(out), run, world=world, resume=resume) as here,
+        torch.random.fork_rng(devices=[world.device] if world.device.type == "cuda" else []),
+        precision("fp32" if run.precision == "fp64" else run.precision),
+    ):
+        dtype = torch.float64 if run.precision == "fp64" else torch.float32
+        data = dataset or load_dataset(run, data_dir)
+        batches = Batches(data, size=run.batch, seed=run.seed, device=world.device)
+        share = world.share(batches.size)
+        state, notes = begin(run, here, data=data, model=model, world=world, dtype=dtype)
+        val_accuracy, stopped_by = None, None
+
+        with (
+            Log(here, run, step=state.step) if world.leads else Silence() as log,
+            Stop() as stop,
+            over_global_batch(state.model.train(), world),
+        ):
+            for note in notes:
+                log.say(note)
+            while state.step < run.steps and stopped_by is None:
+                x, y = batches.batch(state.step)
+                step = state.step + 1
+                logging = due(step, run.log_every, run)
+                state.follow(run, data.bounds)
+                try:
+                    report = descend(
+                        state, run, x[share].to(dtype), y[share],
+                        batch=batches.size, world=world, measure=logging, stopping=stop.signal is not None,
+                    )  # fmt: skip
+                except Diverged as error:
+                    raise Diverged(f"{error}. {advice(run, here)}") from None
+                if logging:
+                    log.write({"step": step, **figures(report, state, run), "rate": log.rate(step)})
+                if due(step, run.validate_every, run) and len(data.validation):
+                    val_accuracy = validate(state.model, data, world=world)
+                    log.write({"step": step, "val_accuracy": val_accuracy})
+                if report.stopping or (stop.signal and world.size == 1):  # many processes agree one step later
+                    stopped_by = stop.signal or signal.SIGTERM
+                if world.leads and (due(step, run.checkpoint_every, run) or stopped_by is not None):
+                    log.sync()
+                    save(state, run, here)
+
+        finished = state.step >= run.steps
+        if finished and world.leads:
+            save_weights(state.model, run, here)
+        return Outcome(here.path, state.step, finished, stopped_by, val_accuracy)
+
+
+def due(step: int, every: int, run: Run) -> bool:
+    """Whether what is done `every` so many steps (0: never), and at the end, is done after `step`."""
+    return step == run.steps or (every > 0 and step % every == 0)
+
+
+def figures(report: Report, state: State, run: Run) -> dict[str, float]:
+    """A line of `metrics.jsonl`: means over the batch, whatever `reduction` is; the penalty is before λ."""
+    now = run.at(state.step - 1)
+    line = {
+        "loss": report.loss, "penalty": report.penalty, "value": report.value, "accuracy": report.accuracy,
+        "lr": run.rate(state.step - 1), "weight": now.weight, "eps": now.eps, "grad_norm": report.grad_norm,
+    }  # fmt: skip
+    return line if state.gamma is None else {**line, "cost": report.cost, "gamma": float(state.gamma)}
+
+
+def validate(model: nn.Module, data: Dataset, *, world: World, chunk: int = 500) -> float:
+    """Accuracy on the validation split, its chunks dealt out to the processes."""
+    split, dtype = data.validation, next(model.parameters()).dtype
+    counts = torch.zeros(2, device=world.device)
+    for first in range(world.rank * chunk, len(split), world.size * chunk):
+        x = data.pixels(split.images[first : first + chunk].to(world.device)).to(dtype)
+        y = split.labels[first : first + chunk].to(world.device)
+        counts += torch.stack([correct(model, x, y), torch.tensor(len(y), device=world.device)])
+    hits, total = world.total(counts).tolist()
+    return float(hits / total)
+
+
+def advice(run: Run, here: RunDirectory) -> str:
+    """What to do about divergence (the paper: too large a λ cannot converge)."""
+    kept = checkpoint.listed(here.checkpoints)
+    lower = ", ".join(
+        f"{name} ({symbol}, now {value:g})"
+        for name, symbol, value in (("weight", "λ", run.weight), ("lr", "η", run.rate(0)), ("eps", "ε", run.eps))
+        if name == "lr" or run.method != "natural"
+    )
+    return (
+        f"The run diverged and was stopped. Lower {lower}; or set clip, weight_ramp or eps_ramp. The last good "
+        f"state is {kept[-1].path if kept else 'not on this machine'}: a new run can begin there with "
+        f"--set warm_start={here.path}"
+    )

@@ -1,0 +1,113 @@
+"""Settings from outside: `key=value` words, TOML and JSON files, checked against the fields of `Run`."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from math import isfinite
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from robattr.errors import InvalidInput, nearest
+from robattr.train.run import Run
+
+KINDS: dict[str, Any] = get_type_hints(Run)
+
+
+def change(run: Run, settings: Mapping[str, Any]) -> Run:
+    """`run` with typed `settings` (as TOML or JSON give them); an unknown key or a wrong type is refused."""
+    return replace(run, **{key: _typed(key, _kind(key), value) for key, value in settings.items()})
+
+
+def change_by_words(run: Run, words: Iterable[str]) -> Run:
+    """`run` with the settings of command-line words such as `weight=0.1`, `eps=8/255`, `rates=1e-3,1e-2`."""
+    return change(run, dict(parse_word(word) for word in words))
+
+
+def parse_word(word: str) -> tuple[str, Any]:
+    """`"eps=8/255"` -> `("eps", 0.0313…)`, typed as the field of that name is."""
+    key, equals, text = word.partition("=")
+    key = key.strip().replace("-", "_")
+    if not equals:
+        raise InvalidInput(f"expected key=value, got {word!r}; {nearest(key, KINDS)}")
+    return key, parse(key, text.strip())
+
+
+def parse(key: str, text: str) -> Any:
+    """The value that `text` means for the field `key`."""
+    return _typed(key, _kind(key), _read(_kind(key), text))
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The settings of a TOML file, or of the `config.json` of an earlier run."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        settings = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except FileNotFoundError:
+        raise InvalidInput(f"there is no configuration file {path}") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidInput(f"cannot read the configuration {path}: {error}") from error
+    if not isinstance(settings, dict):
+        raise InvalidInput(f"{path} must hold keys and values, got a {type(settings).__name__}")
+    return settings
+
+
+def to_toml(run: Run) -> str:
+    """`run` as a TOML file that `--config` reads back; keys that are None are left out."""
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in run.as_dict().items() if value is not None)
+
+
+def _kind(key: str) -> Any:
+    if key not in KINDS:
+        raise InvalidInput(f"unknown key {key!r}; {nearest(key, KINDS)}")
+    return KINDS[key]
+
+
+def _read(kind: Any, text: str) -> Any:
+    """`text` as the Python value it most plainly means for `kind`; left as text where it means none."""
+    if get_origin(kind) is UnionType:
+        return None if text.lower() == "none" else _read(_without_none(kind), text)
+    if get_origin(kind) is tuple:
+        words = [] if text.lower() in ("", "none") else text.strip("[]()").split(",")
+        return [_read(get_args(kind)[0], word.strip()) for word in words]
+    if kind is bool:
+        return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(text.lower(), text)
+    if kind in (int, float):
+        try:  # Fraction also reads 8/255, 1_000 and 1e5
+            number = Fraction(text)
+        except (ValueError, ZeroDivisionError):
+            return text
+        return int(number) if kind is int and number.denominator == 1 else float(number)
+    return text
+
+
+def _typed(key: str, kind: Any, value: Any) -> Any:
+    """`value` as `kind`, or a refusal that says what `key` expects."""
+    if get_origin(kind) is UnionType:
+        return None if value is None else _typed(key, _without_none(kind), value)
+    if get_origin(kind) is tuple and isinstance(value, list | tuple):
+        return tuple(_typed(key, get_args(kind)[0], item) for item in value)
+    if get_origin(kind) is Literal:
+        if value in get_args(kind):
+            return value
+        raise InvalidInput(f"{key} cannot be {value!r}; {nearest(str(value), get_args(kind))}")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is float and number and isfinite(value):
+        return float(value)
+    if kind in (int, bool, str) and type(value) is kind:
+        return value
+    raise InvalidInput(f"{key} must be {_words(kind)}, got {value!r}")
+
+
+def _without_none(kind: Any) -> Any:
+    return next(part for part in get_args(kind) if part is not NoneType)
+
+
+def _words(kind: Any) -> str:
+    if get_origin(kind) is tuple:
+        return f"a list, each {_words(get_args(kind)[0])}"
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]

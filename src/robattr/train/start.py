@@ -1,0 +1,101 @@
+"""How a run begins and ends: the data, the network, the checkpoint it continues from, the weights it leaves."""
+
+from __future__ import annotations
+
+import json
+from inspect import signature
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from robattr import data as datasets
+from robattr import models
+from robattr.data import Dataset
+from robattr.errors import CheckpointError, InvalidInput, nearest
+from robattr.models.defaults import DEFAULTS
+from robattr.models.store import locate
+from robattr.train import checkpoint
+from robattr.train.directory import RunDirectory
+from robattr.train.distributed import World
+from robattr.train.run import Run
+from robattr.train.state import State, make_optimizer
+
+
+def begin(
+    run: Run, here: RunDirectory, *, data: Dataset, model: nn.Module | None, world: World, dtype: torch.dtype
+) -> tuple[State, list[str]]:
+    """The state to continue from, the same on every process, and what there is to say about it.
+
+    A new run first writes the checkpoint of step 0 and then continues from it, so there is always a good
+    state on the disk, and beginning and resuming are one path.
+    """
+    torch.manual_seed(run.seed)
+    model = (model or build_model(run, data)).to(world.device, dtype)
+    state = State(model, make_optimizer(run, model), run.objective(data.bounds))
+    content, notes = None, list[str]()
+    if world.leads:
+        content, refused = checkpoint.load_latest(here.checkpoints, run)
+        if content is None:
+            if run.warm_start:
+                load_weights(model, run.warm_start)
+            content = save(state, run, here)
+        notes = [f"passed over a checkpoint: {reason}" for reason in refused]
+    state.restore(checkpoint.unpack(world.from_leader(content)))
+    if state.step:
+        notes.append(f"continuing {here.path} from step {state.step}")
+    return state, notes
+
+
+def save(state: State, run: Run, here: RunDirectory) -> bytes:
+    """Write the checkpoint of this step; returns its content."""
+    content = checkpoint.pack(state.snapshot(), run)
+    checkpoint.save(here.checkpoints, content, step=state.step, keep=run.keep)
+    return content
+
+
+def load_dataset(run: Run, data_dir: str | Path | None = None) -> Dataset:
+    """The dataset that `run` names: one of ours, or a folder of images."""
+    found = datasets.from_folder(run.dataset) if Path(run.dataset).is_dir() else datasets.load(run.dataset, data_dir)
+    return found.full() if run.full else found
+
+
+def build_model(run: Run, data: Dataset) -> nn.Module:
+    """The network that `run` names: the dataset's own, one of ours sized to the data, or a user's `module:function`."""
+    if not run.model and data.name in DEFAULTS:
+        return models.for_dataset(data.name)
+    if ":" in run.model:
+        return models.from_factory(run.model)
+    name = run.model or "small_cnn"
+    if name not in models.architectures:
+        raise InvalidInput(
+            f"unknown model {name!r} (or package.module:function); {nearest(name, models.architectures)}"
+        )
+    channels, size, _ = data.shape
+    fits = {"classes": len(data.classes), "channels": channels, "size": size}
+    make = models.architectures[name]
+    return make(**{key: value for key, value in fits.items() if key in signature(make).parameters})
+
+
+def load_weights(model: nn.Module, ref: str) -> None:
+    """Warm start: the weights of a finished run, of an unfinished one's last checkpoint, of a file or of the zoo."""
+    path = Path(ref).expanduser()
+    unfinished = RunDirectory(path)
+    kept = [] if unfinished.weights.exists() else checkpoint.listed(unfinished.checkpoints)
+    if kept:
+        checkpoint.load(kept[-1])  # proves it whole
+        path = kept[-1].path
+    elif not path.is_file():
+        path = locate(ref)
+    models.load_weights(model, path)
+
+
+def save_weights(model: nn.Module, run: Run, here: RunDirectory) -> None:
+    """Leave the final weights as `model.safetensors`, with the configuration in its metadata."""
+    about = {"recipe": run.recipe, "dataset": run.dataset, "method": run.method, "seed": str(run.seed)}
+    try:
+        models.save_model(model, here.weights, metadata={**about, "config": json.dumps(run.as_dict())})
+    except OSError as error:
+        raise CheckpointError(
+            f"could not write {here.weights} ({error}); the last checkpoint holds the weights: make room, then --resume"
+        ) from error

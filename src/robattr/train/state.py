@@ -1,0 +1,71 @@
+"""The state of a run: what a step changes and a checkpoint holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robattr.formula import Distributional
+from robattr.train.run import Objective, Run
+
+
+@dataclass
+class State:
+    """All that a step changes."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    objective: Objective
+    step: int = 0  # updates done
+
+    def follow(self, run: Run, bounds: tuple[float, float]) -> None:
+        """Let the objective follow the ramps of λ and ε; γ is kept."""
+        if run.weight_ramp or run.eps_ramp:
+            gamma = self.gamma
+            self.objective = run.at(self.step).objective(bounds)
+            self.gamma = gamma
+
+    @property
+    def gamma(self) -> Tensor | None:
+        """The multiplier of a distributional objective."""
+        return self.objective.gamma if isinstance(self.objective, Distributional) else None
+
+    @gamma.setter
+    def gamma(self, value: Tensor | None) -> None:
+        if isinstance(self.objective, Distributional) and value is not None:
+            self.objective.gamma = value
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything, as tensors and plain values."""
+        return {
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "gamma": self.gamma,
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Become what `snapshot` was taken of."""
+        self.model.load_state_dict(snapshot["model"])
+        self.optimizer.load_state_dict(snapshot["optimizer"])
+        self.gamma = snapshot["gamma"]
+        self.step = snapshot["step"]
+
+
+def make_optimizer(run: Run, model: nn.Module) -> torch.optim.Optimizer:
+    """Adam, or heavy-ball momentum v ← μv + g, θ ← θ − ηv, on g = ∇(ρ + decay·½Σw²).
+
+    The sum runs over convolution kernels and weight matrices; biases and normalisation are not decayed.
+    """
+    free = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in free if p.ndim >= 2], "weight_decay": run.decay},
+        {"params": [p for p in free if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    if run.optimizer == "momentum":
+        return torch.optim.SGD(groups, lr=run.rate(0), momentum=run.momentum)
+    return torch.optim.Adam(groups, lr=run.rate(0), betas=(0.9, 0.999), eps=1e-8)

@@ -1,0 +1,92 @@
+"""One step: the gradient of ρ over the global batch, and the update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+import torch
+from torch import Tensor, nn
+
+from robattr.errors import Diverged
+from robattr.formula import Distributional
+from robattr.train.distributed import World
+from robattr.train.run import Run
+from robattr.train.state import State
+
+
+@dataclass(frozen=True)
+class Report:
+    """Means over the global batch, before the update."""
+
+    loss: float
+    penalty: float
+    value: float
+    cost: float
+    accuracy: float
+    grad_norm: float
+    stopping: bool  # whether any process was asked to stop
+
+
+def descend(
+    state: State,
+    run: Run,
+    x: Tensor,
+    y: Tensor,
+    *,
+    batch: int,
+    world: World,
+    measure: bool = False,
+    stopping: bool = False,
+) -> Report:
+    """θ ← θ − η_t · direction(∇_θ of the sum or mean of ρ over the global batch); γ ascends.
+
+    x, y are this process's slice of the `batch` examples. `measure` asks for the accuracy, one more forward
+    pass. Everything that processes must agree on (gradient, figures, whether to stop) travels in one
+    `all_reduce`, so they take every decision alike.
+    """
+    world.seed_layers(seed=run.seed, step=state.step)
+    hits = correct(state.model, x, y) if measure else torch.zeros(())
+    rho = state.objective(state.model, x, y, rand=world.rand(batch, seed=run.seed, step=state.step))
+    state.optimizer.zero_grad()
+    (rho.value.sum() / (batch if run.reduction == "mean" else 1)).backward()
+
+    parameters = [p for p in state.model.parameters() if p.requires_grad]
+    cost = torch.zeros_like(rho.loss) if rho.cost is None else rho.cost
+    figures = [rho.loss.sum(), rho.penalty.sum(), rho.value.sum(), cost.sum(), hits, torch.tensor(float(stopping))]
+    sums = torch.stack([figure.detach().to(rho.loss) for figure in figures])
+    flat = world.total(torch.cat([*(_gradient(p) for p in parameters), sums.to(parameters[0])]))
+    gradient, sums = flat[: -len(figures)], flat[-len(figures) :]
+
+    norm = torch.linalg.vector_norm(gradient)
+    loss, penalty, value, spent, right, stops = (sums / batch).tolist()
+    report = Report(loss, penalty, value, spent, right, float(norm), stops > 0)
+    if not (isfinite(report.value) and isfinite(report.grad_norm)):
+        raise Diverged(f"step {state.step + 1} has loss {loss:.4g}, penalty {penalty:.4g} and gradient norm {norm:.4g}")
+    if run.clip is not None:
+        gradient *= (run.clip / norm.clamp_min(1e-12)).clamp_max(1.0)
+    for parameter, part in zip(parameters, gradient.split([p.numel() for p in parameters]), strict=True):
+        parameter.grad = part.view_as(parameter)
+    for group in state.optimizer.param_groups:
+        group["lr"] = run.rate(state.step)
+    state.optimizer.step()
+    if isinstance(state.objective, Distributional):
+        state.objective.ascend(report.cost)
+    state.step += 1
+    return report
+
+
+@torch.no_grad()
+def correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """How many of the batch the model, in evaluation mode, classifies correctly."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    hits: Tensor = (model(x).argmax(1) == y).sum()
+    for module, mode in modes.items():
+        module.training = mode
+    return hits
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    """A parameter's gradient as a vector; zero where ρ does not depend on it."""
+    return (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).reshape(-1)

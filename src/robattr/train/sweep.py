@@ -1,0 +1,211 @@
+"""Sweeps: one run per point of a grid (or per trial of a search), chosen between by validation data alone.
+
+The study lives in a journal file beside the runs, so the same command, started again or on more machines that share the
+folder, takes up what is left. A run's directory is named by its point: a run that was cut short is continued, and one
+that two workers want is trained once.
+
+    OUT/journal.log   OUT/weight=0.1,m=10/…   OUT/table.md
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_origin
+
+from robattr._extras import need
+from robattr.errors import Diverged, InvalidInput
+from robattr.train import checkpoint, settings
+from robattr.train.directory import InUse, locked
+from robattr.train.loop import train
+from robattr.train.run import Run
+
+Point = Mapping[str, Any]
+Scores = dict[str, float]
+Measure = Callable[[Path], Scores]
+"""The scores of a finished run directory on validation data, among them `nat_acc`."""
+
+HEADINGS = {"nat_acc": "NA", "adv_acc": "AA", "topk": "IN", "kendall": "CO"}  # as the paper's table has them
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range of numbers to search, on a logarithmic scale: `0.001..1`."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """One point of a sweep; `scores` is empty where the run diverged."""
+
+    point: Point
+    scores: Scores
+    path: str
+
+
+def parse_axis(word: str) -> tuple[str, Sequence[Any] | Span]:
+    """`"m=10,20,50"` -> `("m", [10, 20, 50])`; `"weight=0.01..1"` -> `("weight", Span(0.01, 1))`."""
+    key, _, text = word.partition("=")
+    if not text:
+        raise InvalidInput(f"--over expects key=value,value,… or key=low..high, got {word!r}")
+    first, *rest = [settings.parse_word(f"{key}={part}") for part in text.replace("..", ",").split(",")]
+    key = first[0]
+    if get_origin(settings.KINDS[key]) is tuple:
+        raise InvalidInput(f"{key} is a list: sweep over it with one --set and one --out per value")
+    values = [first[1], *(value for _, value in rest)]
+    if ".." not in text:
+        return key, list(dict.fromkeys(values))
+    if len(values) != 2 or not 0 < values[0] < values[1]:
+        raise InvalidInput(f"a range is low..high with 0 < low < high, got {word!r}")
+    return key, Span(*map(float, values))
+
+
+def sweep(
+    run: Run,
+    over: Mapping[str, Sequence[Any] | Span],
+    out: str | Path,
+    *,
+    measure: Measure,
+    trials: int | None = None,
+    device: str = "auto",
+    data_dir: str | Path | None = None,
+) -> tuple[list[Result], int | None]:
+    """Run every point of the grid `over`, or `trials` points that Optuna's TPE chooses; results, and what stopped it.
+
+    The validation split chooses, so `full` (training on it) is switched off.
+    """
+    optuna = need("optuna", extra="sweep")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    study = _study(out, over, seed=run.seed)
+    if trials is None:
+        for values in itertools.product(*_grid(over)):
+            study.enqueue_trial(dict(zip(over, values, strict=True)), skip_if_exists=True)
+    space = {key: _distribution(axis) for key, axis in over.items()}
+    _requeue_abandoned(study, out)
+    while _work_left(study, trials):
+        trial = study.ask(space)
+        path = out / name_of(trial.params)
+        try:
+            chosen = settings.change(run, {**trial.params, "full": False})
+            while (outcome := _train_alone(chosen, path, device=device, data_dir=data_dir)) is None:
+                time.sleep(1.0)
+            if not outcome.finished:
+                return results(study), outcome.stopped_by
+            scores = measure(path)
+        except Diverged as error:
+            trial.set_user_attr("diverged", str(error))
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED, skip_if_finished=True)
+        else:
+            trial.set_user_attr("scores", scores)
+            study.tell(trial, worth(scores), skip_if_finished=True)
+        checkpoint.write_atomically(out / "table.md", table(results(study)).encode())
+    return results(study), None
+
+
+def worth(scores: Scores) -> float:
+    """What a search maximises: accuracy plus, where it was measured, the Kendall correlation of attacked maps."""
+    return scores["nat_acc"] + scores.get("kendall", 0.0)
+
+
+def results(study: Any) -> list[Result]:
+    """The finished points of a study, each once, in the order of their values."""
+    done = [trial for trial in study.get_trials(deepcopy=False) if trial.state.name in ("COMPLETE", "PRUNED")]
+    found = {
+        name_of(trial.params): Result(trial.params, trial.user_attrs.get("scores", {}), name_of(trial.params))
+        for trial in done
+    }
+    return sorted(found.values(), key=lambda result: [(isinstance(v, str), v) for v in result.point.values()])
+
+
+def table(found: Sequence[Result]) -> str:
+    """The results as the paper's table over m has them (Markdown); the best of each column in bold."""
+    if not found:
+        return "no run has finished yet\n"
+    keys = list(found[0].point)
+    columns = list(dict.fromkeys(column for result in found for column in result.scores))
+    best = {c: max(result.scores[c] for result in found if c in result.scores) for c in columns}
+    lines = [
+        "| " + " | ".join([*keys, *(HEADINGS.get(c, c) for c in columns)]) + " |",
+        "|" + "---|" * (len(keys) + len(columns)),
+    ]
+    for result in found:
+        cells = [_cell(c, result.scores.get(c), best[c]) for c in columns]
+        lines.append("| " + " | ".join([*(str(result.point[key]) for key in keys), *cells]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def name_of(point: Point) -> str:
+    """The directory of a point: `weight=0.1,m=10`."""
+    return ",".join(
+        f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}" for key, value in point.items()
+    )
+
+
+def _cell(column: str, score: float | None, best: float) -> str:
+    if score is None:
+        return "diverged"
+    text = f"{score:.4f}" if column == "kendall" else f"{score:.2%}"
+    return f"**{text}**" if score == best else text
+
+
+def _train_alone(run: Run, path: Path, *, device: str, data_dir: str | Path | None) -> Any:
+    """Train (or continue) unless another worker is at it: then None."""
+    try:
+        return train(run, path, device=device, data_dir=data_dir, resume=True)
+    except InUse:
+        return None
+
+
+def _study(out: Path, over: Mapping[str, Sequence[Any] | Span], *, seed: int) -> Any:
+    """The study of this search space; another space in the same folder is another study over the same runs."""
+    optuna = need("optuna", extra="sweep")
+    journal = need("optuna.storages.journal", extra="sweep")
+    space = {key: [axis.low, axis.high, ".."] if isinstance(axis, Span) else list(axis) for key, axis in over.items()}
+    return optuna.create_study(
+        storage=optuna.storages.JournalStorage(journal.JournalFileBackend(str(out / "journal.log"))),
+        study_name=json.dumps(space),
+        sampler=optuna.samplers.TPESampler(seed=seed),
+        direction="maximize",
+        load_if_exists=True,
+    )
+
+
+def _distribution(axis: Sequence[Any] | Span) -> Any:
+    distributions = need("optuna.distributions", extra="sweep")
+    if isinstance(axis, Span):
+        return distributions.FloatDistribution(axis.low, axis.high, log=True)
+    return distributions.CategoricalDistribution(list(axis))
+
+
+def _grid(over: Mapping[str, Sequence[Any] | Span]) -> list[Sequence[Any]]:
+    axes = [axis for axis in over.values() if not isinstance(axis, Span)]
+    if len(axes) < len(over):
+        raise InvalidInput("a range low..high has no end of points: say how many to try with --trials N")
+    return axes
+
+
+def _requeue_abandoned(study: Any, out: Path) -> None:
+    """Queue again the points of workers that died: the study says they run, but nobody holds their directory."""
+    optuna = need("optuna", extra="sweep")
+    for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
+        path = out / name_of(trial.params)
+        try:
+            path.mkdir(exist_ok=True)
+            with locked(path):
+                study.tell(trial.number, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
+                study.enqueue_trial(trial.params)
+        except InUse:
+            continue
+
+
+def _work_left(study: Any, trials: int | None) -> bool:
+    states = [trial.state.name for trial in study.get_trials(deepcopy=False)]
+    return "WAITING" in states or (trials is not None and len(states) - states.count("FAIL") < trials)

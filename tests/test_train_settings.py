@@ -1,0 +1,102 @@
+"""Settings from outside are typed, and what is not understood is refused with the nearest name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from robattr.errors import InvalidInput
+from robattr.train import settings
+from robattr.train.run import Run
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "value"),
+    [
+        ("weight=0.1", "weight", 0.1),
+        ("weight=1", "weight", 1.0),
+        ("eps=8/255", "eps", 8 / 255),
+        ("steps=1e5", "steps", 100_000),
+        ("steps=70_000", "steps", 70_000),
+        ("rates=1e-3,1e-2,1e-3", "rates", (1e-3, 1e-2, 1e-3)),
+        ("weight_ramp=0,100", "weight_ramp", (0, 100)),
+        ("weight-ramp=none", "weight_ramp", ()),
+        ("chunk=5", "chunk", 5),
+        ("chunk=none", "chunk", None),
+        ("clip=1", "clip", 1.0),
+        ("tensorboard=true", "tensorboard", True),
+        ("full=no", "full", False),
+        ("method=ig-sum-norm", "method", "ig-sum-norm"),
+        ("model=my_nets:make", "model", "my_nets:make"),
+        ("warm_start=a=b", "warm_start", "a=b"),
+    ],
+)
+def test_words_are_typed_by_their_field(word, key, value):
+    run = settings.change_by_words(Run(), [word])
+    assert getattr(run, key) == value
+    assert type(getattr(run, key)) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("wieght=1", "did you mean 'weight'"),
+        ("learning_rate=1", "unknown key"),
+        ("steps", "expected key=value"),
+        ("steps=many", "steps must be a whole number, got 'many'"),
+        ("steps=1.5", "steps must be a whole number, got 1.5"),
+        ("steps=0", "steps must be at least 1"),
+        ("lr=fast", "lr must be a number"),
+        ("lr=nan", "lr must be a number"),
+        ("lr=-1", "lr must be positive"),
+        ("eps=1/0", "eps must be a number"),
+        ("tensorboard=perhaps", "tensorboard must be true or false"),
+        ("method=ig_norm", "did you mean 'ig-norm'"),
+        ("rule=mid-point", "did you mean 'midpoint'"),
+        ("rates=1,x", "rates must be a number"),
+        ("schedule=piecewise", "one rate more than boundaries"),
+        ("weight_ramp=5", "two increasing steps"),
+        ("weight_ramp=9,3", "two increasing steps"),
+        ("keep=1", "keep must be at least 2"),
+    ],
+)
+def test_words_that_mean_nothing_are_refused(word, message):
+    with pytest.raises(InvalidInput, match=message):
+        settings.change_by_words(Run(), [word])
+
+
+def test_files_are_typed_strictly(tmp_path):
+    good = tmp_path / "run.toml"
+    good.write_text('recipe = "mnist/ig-norm"\nweight = 1\nrates = [1e-3, 1]\n')
+    run = settings.change(Run(), settings.read_file(good))
+    assert (run.recipe, run.weight, run.rates) == ("mnist/ig-norm", 1.0, (1e-3, 1.0))
+    for text, message in (
+        ('steps = "100"', "steps must be a whole number, got '100'"),
+        ("steps = true", "steps must be a whole number, got True"),
+        ("stpes = 1", "did you mean 'steps'"),
+        ("steps = ", "cannot read the configuration"),
+        ("[train]\nlr = 1.0", "unknown key 'train'"),
+    ):
+        bad = tmp_path / "bad.toml"
+        bad.write_text(text)
+        with pytest.raises(InvalidInput, match=message):
+            settings.change(Run(), settings.read_file(bad))
+    with pytest.raises(InvalidInput, match="there is no configuration file"):
+        settings.read_file(tmp_path / "none.toml")
+
+
+def test_a_run_survives_json_and_toml(tmp_path):
+    run = Run(method="ig-norm", rates=(1e-3, 2.0), boundaries=(7,), schedule="piecewise", clip=1.5, warm_start='a"b\\c')
+    (tmp_path / "config.json").write_text(json.dumps(run.as_dict()))
+    (tmp_path / "run.toml").write_text(settings.to_toml(run))
+    assert settings.change(Run(), settings.read_file(tmp_path / "config.json")) == run
+    assert settings.change(Run(), settings.read_file(tmp_path / "run.toml")) == run
+
+
+def test_only_what_decides_the_weights_is_decisive():
+    run = Run(schedule="constant")
+    assert run.decisive() == settings.change_by_words(run, ["steps=9", "log_every=3", "keep=5"]).decisive()
+    assert run.decisive() != settings.change_by_words(run, ["m=9"]).decisive()
+    cosine = Run(schedule="cosine")
+    assert cosine.decisive() != settings.change_by_words(cosine, ["steps=9"]).decisive()
