@@ -1,0 +1,135 @@
+"""The reference's augmentation of GTSRB and Flower: rotate, translate, project, truncate. Batched, on the
+images' device.
+
+Every warp asks, for each output pixel (x, y), where in the input it comes from, and interpolates bilinearly
+there: rotation and projection replicate the edge (scikit-image), translation brings in black (OpenCV). The
+geometry is drawn and solved on the CPU in float64, so that a batch is the same whatever the device; only 3 × 3
+matrices travel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from robattr.errors import InvalidInput
+
+MAX_ANGLE = 15.0  # degrees
+MAX_SHIFT = 2.5  # pixels, whatever the image's size
+MAX_PROJECTION = 0.3 * 0.8  # of the image's side
+
+
+@dataclass(frozen=True, eq=False)
+class Geometry:
+    """The random parameters of a batch, float64 on the CPU.
+
+    angle: (B,) degrees, counter-clockwise.  shift: (B, 2) pixels, (tx, ty), right and down.
+    corners: (B, 8) pixels: TL-top, TL-left, BL-bottom, BL-left, TR-top, TR-right, BR-bottom, BR-right.
+    """
+
+    angle: Tensor
+    shift: Tensor
+    corners: Tensor
+
+
+def draw(count: int, size: int, generator: torch.Generator) -> Geometry:
+    """angle ~ U(−15°, 15°); tx, ty ~ U(−2.5, 2.5) px; d = 0.3·H·U(0, 0.8), then eight U(−d, d): H = `size`."""
+    u = torch.rand(count, 12, dtype=torch.float64, generator=generator)
+    reach = MAX_PROJECTION * size * u[:, 3:4]
+    return Geometry(
+        angle=MAX_ANGLE * (2 * u[:, 0] - 1), shift=MAX_SHIFT * (2 * u[:, 1:3] - 1), corners=reach * (2 * u[:, 4:] - 1)
+    )
+
+
+def augment(images: Tensor, geometry: Geometry) -> Tensor:
+    """Warp uint8 images (B, C, H, H) by `geometry`: the reference's chain, its last step the truncation to
+    uint8.
+
+    As there, values pass through [0, 1] and back: ×1/255 first, ×255 before truncating.
+    """
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[2] != images.shape[3]:
+        raise InvalidInput(
+            f"expected square uint8 images (B, C, H, H), got {images.dtype} of {tuple(images.shape)}: resize them first"
+        )
+    size = images.shape[-1]
+    maps = torch.stack(
+        [_rotation(geometry.angle, size), _translation(geometry.shift), _projection(geometry.corners, size)]
+    )
+    # Truncation makes the last bit visible: float64 wherever the device has it.
+    dtype = torch.float32 if images.device.type == "mps" else torch.float64
+    maps = maps.to(dtype).to(images.device, non_blocking=True)
+    x = images.to(dtype) / 255
+    x = _warp(x, maps[0], black=False)
+    x = _warp(x, maps[1], black=True)
+    x = _warp(x, maps[2], black=False)
+    return (x * 255).to(torch.uint8)
+
+
+def _rotation(angle: Tensor, size: int) -> Tensor:
+    """Output -> input of a counter-clockwise rotation about the image's centre (rows grow downwards)."""
+    radians = angle * (math.pi / 180)
+    cos, sin = radians.cos(), radians.sin()
+    centre = (size - 1) / 2
+    zero, one = torch.zeros_like(cos), torch.ones_like(cos)
+    rows = [cos, -sin, centre - cos * centre + sin * centre]
+    rows += [sin, cos, centre - sin * centre - cos * centre]
+    return torch.stack([*rows, zero, zero, one], dim=-1).view(-1, 3, 3)
+
+
+def _translation(shift: Tensor) -> Tensor:
+    """Output -> input of a shift, rounded to 1/32 pixel as OpenCV's warpAffine rounds it."""
+    moved = ((-shift * 1024).round() + 16).div(32).floor() / 32
+    matrix = torch.eye(3, dtype=shift.dtype).repeat(len(shift), 1, 1)
+    matrix[:, :2, 2] = moved
+    return matrix
+
+
+def _projection(corners: Tensor, size: int) -> Tensor:
+    """The homography that takes the four perturbed corners, in (x, y), to the square's corners (0,0), (0,H),
+    (H,H), (H,0).
+
+    It is used as the map from output to input, so the input's corners land on the perturbed positions. Each
+    pair (x, y) -> (u, v) gives two linear equations in the eight unknowns, the ninth entry being 1: a·x + b·y +
+    c − g·x·u − h·y·u = u, and likewise for v.
+    """
+    top_l, left_t, bottom_l, left_b, top_r, right_t, bottom_r, right_b = corners.unbind(1)
+    x = torch.stack([left_t, left_b, size - right_b, size - right_t], dim=1)
+    y = torch.stack([top_l, size - bottom_l, size - bottom_r, top_r], dim=1)
+    u = torch.tensor([0.0, 0.0, size, size], dtype=x.dtype).expand_as(x)
+    v = torch.tensor([0.0, size, size, 0.0], dtype=x.dtype).expand_as(x)
+    one, zero = torch.ones_like(x), torch.zeros_like(x)
+    for_u = torch.stack([x, y, one, zero, zero, zero, -x * u, -y * u], dim=2)
+    for_v = torch.stack([zero, zero, zero, x, y, one, -x * v, -y * v], dim=2)
+    solution = torch.linalg.solve(torch.cat([for_u, for_v], dim=1), torch.cat([u, v], dim=1))
+    return torch.cat([solution, torch.ones_like(solution[:, :1])], dim=1).view(-1, 3, 3)
+
+
+def _warp(x: Tensor, matrix: Tensor, *, black: bool) -> Tensor:
+    """Sample x (B, C, H, W) bilinearly where `matrix` (B, 3, 3) sends each output pixel; outside: black, else
+    the edge.
+    """
+    height, width = x.shape[2:]
+    rows = torch.arange(height, dtype=x.dtype, device=x.device)[:, None].expand(height, width)
+    columns = torch.arange(width, dtype=x.dtype, device=x.device).expand(height, width)
+    m = matrix.view(-1, 9, 1, 1).unbind(1)
+    scale = m[6] * columns + m[7] * rows + m[8]
+    at_x = (m[0] * columns + m[1] * rows + m[2]) / scale
+    at_y = (m[3] * columns + m[4] * rows + m[5]) / scale
+    x0, y0 = at_x.floor(), at_y.floor()
+    dx, dy = (at_x - x0)[:, None], (at_y - y0)[:, None]
+    flat = x.flatten(2)
+
+    def corner(row: Tensor, column: Tensor) -> Tensor:
+        inside_row, inside_column = row.clamp(0, height - 1), column.clamp(0, width - 1)
+        index = (inside_row * width + inside_column).long().flatten(1)[:, None].expand(-1, x.shape[1], -1)
+        values = flat.gather(2, index).view_as(x)
+        if not black:
+            return values
+        return values * ((row == inside_row) & (column == inside_column))[:, None]
+
+    upper = (1 - dx) * corner(y0, x0) + dx * corner(y0, x0 + 1)
+    lower = (1 - dx) * corner(y0 + 1, x0) + dx * corner(y0 + 1, x0 + 1)
+    return (1 - dy) * upper + dy * lower

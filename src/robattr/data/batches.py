@@ -1,0 +1,116 @@
+"""Training batches as a pure function of (seed, step): nothing to save, resumable and shardable by
+construction.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from robattr.data.augment import augment, draw
+from robattr.data.dataset import Dataset
+from robattr.errors import InvalidInput
+
+ORDER, AUGMENTATION = 0, 1  # independent streams of one seed
+
+
+class Batches:
+    """The global training batch of every step. Images live on `device` as uint8; a step makes no host
+    synchronisation.
+
+    An epoch is a fresh permutation. Plain datasets: consecutive slices of it, ⌊N/size⌋ a epoch (MNIST:
+    55,000/50 = 1,100 exactly), what remains being left out; a dataset smaller than `size` is one batch.
+
+    Balanced datasets (`per_class` = P > 0): a virtual epoch of classes × P examples. Example i of a class is
+    the class's original number i while there are any, and afterwards a freshly augmented copy of original
+    number i mod count. Slices follow the reference's rule: when fewer than `size` remain they are skipped, the
+    next permutation's first `size` are returned, but the pointer advances only by the skipped remainder, so
+    that a few examples come twice. (The reference augments once, unseeded, before training; here every visit is
+    a new draw.)
+    """
+
+    def __init__(self, dataset: Dataset, size: int = 50, *, seed: int = 0, device: torch.device | str = "cpu") -> None:
+        if size < 1:
+            raise InvalidInput(f"expected a batch size >= 1, got {size}")
+        if not len(dataset.train):
+            raise InvalidInput(f"{dataset.name}: the training split is empty: nothing to make batches of")
+        self._dataset = dataset
+        self._train = dataset.train.to(device)
+        self._seed = seed
+        self._device = torch.device(device)
+        self._epoch_order: tuple[int, Tensor] | None = None
+        if dataset.per_class:
+            self._prepare_balance(dataset)
+        self._length = len(dataset.classes) * dataset.per_class or len(self._train)
+        self.size = min(size, self._length)
+
+    @property
+    def per_epoch(self) -> int:
+        """Whole batches in one pass over the (virtual) training set."""
+        return self._length // self.size
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """(x, y) of a step: x (size, C, H, W) float32 in the dataset's bounds, y (size,) int64, both on the
+        device.
+        """
+        if step < 0:
+            raise InvalidInput(f"expected a step >= 0, got {step}")
+        epoch, start = self._locate(step)
+        chosen = self._order(epoch)[start : start + self.size]
+        if self._dataset.per_class:
+            images, labels = self._balanced(chosen, step)
+        else:
+            images, labels = self._train.images[chosen], self._train.labels[chosen]
+        return self._dataset.pixels(images), labels
+
+    def _locate(self, step: int) -> tuple[int, int]:
+        """The epoch of a step and where in the epoch's permutation its batch starts."""
+        if not self._dataset.per_class or step < self.per_epoch:
+            epoch, k = divmod(step, self.per_epoch)
+            return epoch, k * self.size
+        # From the second epoch on: one batch at 0, then ⌊N/size⌋ more from where the last remainder left the pointer.
+        # The remainder is N mod size, then 0, then N mod size again, ...
+        epoch, k = divmod(step - self.per_epoch, self.per_epoch + 1)
+        pointer = self._length % self.size if epoch % 2 == 0 else 0
+        return epoch + 1, 0 if k == 0 else pointer + (k - 1) * self.size
+
+    def _order(self, epoch: int) -> Tensor:
+        if self._epoch_order is None or self._epoch_order[0] != epoch:
+            order = torch.randperm(self._length, generator=generator(self._seed, ORDER, epoch))
+            self._epoch_order = epoch, order.to(self._device)
+        return self._epoch_order[1]
+
+    def _prepare_balance(self, dataset: Dataset) -> None:
+        counts = torch.bincount(dataset.train.labels.cpu(), minlength=len(dataset.classes))
+        if not bool(counts.all()):
+            empty = [name for name, count in zip(dataset.classes, counts.tolist(), strict=True) if not count]
+            raise InvalidInput(f"{dataset.name}: cannot balance classes without examples: {', '.join(empty)}")
+        by_class = dataset.train.labels.cpu().argsort(stable=True)
+        self._counts = counts.to(self._device)
+        self._starts = (counts.cumsum(0) - counts).to(self._device)
+        self._by_class = by_class.to(self._device)
+
+    def _balanced(self, chosen: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        label = chosen.div(self._dataset.per_class, rounding_mode="floor")
+        number = chosen % self._dataset.per_class
+        count = self._counts[label]
+        images = self._train.images[self._by_class[self._starts[label] + number % count]]
+        geometry = draw(len(chosen), images.shape[-1], generator(self._seed, AUGMENTATION, step))
+        copies = (number >= count).view(-1, 1, 1, 1)
+        # Warping everything and choosing costs less than finding out, on the host, which ones need it.
+        return torch.where(copies, augment(images, geometry), images), label
+
+
+def generator(seed: int, stream: int, index: int) -> torch.Generator:
+    """A CPU generator that is a function of (seed, stream, index) alone, with well separated states.
+
+    SplitMix64's finaliser mixes the three, since neighbouring seeds of a Mersenne twister start correlated.
+    """
+    mask = (1 << 64) - 1
+    state = 0
+    for part in (seed, stream, index):
+        state = (state ^ (part & mask)) + 0x9E3779B97F4A7C15 & mask
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & mask
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & mask
+        state ^= state >> 31
+    return torch.Generator().manual_seed(state)

@@ -1,0 +1,140 @@
+"""Split and Dataset: images as stored, labels, and the map from stored images to what a model sees.
+
+Shapes: N examples, C channels, H × W pixels. Stored images are uint8 (a quarter of the memory, and exact);
+float32 images, which only a user's own data have, are taken to lie in `bounds` already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from robattr.data.equalise import equalise
+from robattr.errors import InvalidInput, nearest
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Part of a dataset, in canonical order.
+
+    images: (N, C, H, W) uint8, or float32 within the dataset's bounds.
+    labels: (N,) int64.  ids: (N,) int64, the example's index in the dataset's own files.
+    """
+
+    images: Tensor
+    labels: Tensor
+    ids: Tensor
+
+    def __post_init__(self) -> None:
+        n = len(self.images)
+        if self.images.ndim != 4 or self.images.dtype not in (torch.uint8, torch.float32):
+            raise InvalidInput(
+                f"expected images (N, C, H, W) of uint8 or float32, got {tuple(self.images.shape)} of "
+                f"{self.images.dtype}: convert them first"
+            )
+        for name, value in (("labels", self.labels), ("ids", self.ids)):
+            if value.shape != (n,) or value.dtype != torch.int64:
+                raise InvalidInput(f"expected {name} ({n},) of int64, got {tuple(value.shape)} of {value.dtype}")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def take(self, index: Tensor) -> Split:
+        """The examples at `index`, an int64 (or bool) tensor, in its order."""
+        return Split(self.images[index], self.labels[index], self.ids[index])
+
+    def first(self, n: int) -> Split:
+        """The first n examples (all, where there are fewer), sharing this split's memory."""
+        if n < 0:
+            raise InvalidInput(f"expected a number of examples >= 0, got {n}")
+        return Split(self.images[:n], self.labels[:n], self.ids[:n])
+
+    def to(self, device: torch.device | str) -> Split:
+        """The same examples on `device`."""
+        return Split(self.images.to(device), self.labels.to(device), self.ids.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Three splits and how their images are shown to a model.
+
+    bounds: the range of the pixels a model sees, and so of ε, step sizes and the reference image.
+    equalised: whether `pixels` equalises each channel's histogram first (GTSRB).
+    per_class: > 0 when training is balanced to that many examples a class by augmented copies (GTSRB, Flower).
+    skipped: the files a folder held that are no readable images.
+    """
+
+    name: str
+    train: Split
+    validation: Split
+    test: Split
+    classes: tuple[str, ...]
+    bounds: tuple[float, float]
+    equalised: bool = False
+    per_class: int = 0
+    skipped: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        low, high = self.bounds
+        if not low < high:
+            raise InvalidInput(f"expected bounds (low, high) with low < high, got {self.bounds}")
+        for name in SPLITS:
+            split: Split = getattr(self, name)
+            if len(split) and not 0 <= int(split.labels.min()) <= int(split.labels.max()) < len(self.classes):
+                raise InvalidInput(
+                    f"{self.name}: expected {name} labels in 0..{len(self.classes) - 1}, got "
+                    f"{int(split.labels.min())}..{int(split.labels.max())}: name every class in `classes`"
+                )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of one image."""
+        c, h, w = self.train.images.shape[1:]
+        return c, h, w
+
+    def split(self, name: str) -> Split:
+        """The split called "train", "validation" or "test"."""
+        if name not in SPLITS:
+            raise InvalidInput(f"no split is called {name!r}: {nearest(name, SPLITS)}")
+        found: Split = getattr(self, name)
+        return found
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """Stored images -> what the model sees: float32 in bounds, (N, C, H, W), on the images' device.
+
+        uint8 u becomes low + u · (high − low)/255, in float32, as the reference's loaders do.
+        """
+        if images.dtype != torch.uint8:
+            return images.float()
+        low, high = self.bounds
+        x = (equalise(images) if self.equalised else images).float()
+        if high - low != 255:
+            x = x * ((high - low) / 255)
+        return x if low == 0 else x + low
+
+    def examples(self, split_name: str, n: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """(x, y, ids): the pixels, labels and ids of the first n examples of a split (None: all), in canonical
+        order.
+        """
+        split = self.split(split_name)
+        split = split if n is None else split.first(n)
+        return self.pixels(split.images), split.labels, split.ids
+
+    def full(self) -> Dataset:
+        """Train and validation as one training set, and no validation: for the last run, once every choice is
+        made.
+
+        For Flower this is the paper's training set of 1,224 images.
+        """
+        parts = [self.train, self.validation]
+        train = Split(*(torch.cat([getattr(p, f) for p in parts]) for f in ("images", "labels", "ids")))
+        return replace(self, train=train, validation=self.validation.first(0))
+
+    def to(self, device: torch.device | str) -> Dataset:
+        """The same dataset with every split on `device`."""
+        splits = {name: self.split(name).to(device) for name in SPLITS}
+        return replace(self, train=splits["train"], validation=splits["validation"], test=splits["test"])

@@ -1,0 +1,129 @@
+"""Fetching: several mirrors in order, resumed where the server allows it, checked before it appears under its
+name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from robattr._extras import need
+from robattr.data.card import Card, Remote
+from robattr.data.catalog import card, folder
+from robattr.errors import DataError
+
+TIMEOUT = (10, 30)  # seconds to connect, and between two pieces
+PIECE = 1 << 18
+
+
+def fetch(name: str, root: str | Path | None = None, *, progress: bool = True) -> list[Path]:
+    """Download what is missing of a dataset to `root` and return its files; present files are checked, not
+    fetched again.
+    """
+    chosen = card(name)
+    target = folder(name, root)
+    prepared = [target / file for file in chosen.prepared]
+    if prepared and all(path.exists() for path in prepared):
+        return prepared
+    return [fetch_file(remote, target / remote.file, of=chosen, progress=progress) for remote in chosen.remotes]
+
+
+def fetch_file(remote: Remote, path: Path, *, of: Card, progress: bool) -> Path:
+    """Get one file from the first mirror that gives it whole and right."""
+    if path.exists():
+        remote.check(path)
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as cause:
+        raise DataError(
+            f"cannot write to {path.parent} ({cause}): name another place with --data-dir or ROBATTR_DATA"
+        ) from cause
+    failures = []
+    for url in remote.urls:
+        try:
+            _retrieve(url, path, remote, progress=progress)
+            return path
+        except (OSError, DataError) as cause:  # every network error of requests is an OSError
+            failures.append(f"{url}: {_first_line(cause)}")
+    tried = "; ".join(failures)
+    raise DataError(
+        f"could not fetch {of.name}/{remote.file} ({tried}). Put the file, got elsewhere, at {path} "
+        f"({remote.identity}) and run `robattr data verify {of.name}`"
+    )
+
+
+def _retrieve(url: str, path: Path, remote: Remote, *, progress: bool) -> None:
+    """One mirror: pooch moves the download to `path` in one stroke, after it was checked."""
+    pooch = need("pooch", extra="data")
+    pooch.get_logger().setLevel("WARNING")
+    part = path.with_name(f"partial-{path.name}")
+
+    def downloader(url: str, output_file: str, _: Any) -> None:
+        resumed = _download(url, part, progress=progress)
+        try:
+            remote.check(part)
+        except DataError:
+            part.unlink()
+            if not resumed:
+                raise
+            # The first piece came from elsewhere or was damaged: once more, from the start.
+            _download(url, part, progress=progress)
+            remote.check(part)
+        part.replace(output_file)
+
+    pooch.retrieve(url, known_hash=None, fname=path.name, path=path.parent, downloader=downloader)
+
+
+def _download(url: str, part: Path, *, progress: bool) -> bool:
+    """Bring `part` to its full length, from where it stands if the server can; whether it was resumed."""
+    requests = need("requests", extra="data")
+    with part.open("ab") as file, _alone(file, part):
+        done = file.tell()
+        headers = {"Accept-Encoding": "identity"}  # some stores unpack .gz on the way otherwise
+        if done:
+            headers["Range"] = f"bytes={done}-"
+        with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
+            if response.status_code == 416:  # nothing after `done`: it was complete, or is of another file
+                return True
+            response.raise_for_status()
+            resumed: bool = response.status_code == 206
+            if not resumed:
+                file.truncate(0)
+                done = 0
+            size = int(response.headers["Content-Length"]) + done if "Content-Length" in response.headers else None
+            with _bar(part.name.removeprefix("partial-"), done=done, total=size, shown=progress) as bar:
+                for piece in response.iter_content(PIECE):
+                    file.write(piece)
+                    bar.update(len(piece))
+            if size is not None and file.tell() != size:
+                raise DataError(f"expected {size} bytes, got {file.tell()}")
+            return resumed
+
+
+def _bar(name: str, *, done: int, total: int | None, shown: bool) -> Any:
+    tqdm = need("tqdm", extra="data")
+    hidden = not (shown and sys.stderr.isatty())
+    return tqdm.tqdm(desc=name, initial=done, total=total, unit="B", unit_scale=True, disable=hidden)
+
+
+@contextmanager
+def _alone(file: BinaryIO, part: Path) -> Iterator[None]:
+    """Hold the partial file for this process: two downloads into it at once would mix."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as cause:
+        raise DataError(f"another process is writing {part}: wait for it") from cause
+    yield  # closing the file lets go
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,268 @@
+"""GTSRB from its official archives (PPM frames and CSV tables), or from prepared arrays of the same 32×32
+frames.
+
+The reference reads a derived archive of 34,799 / 4,410 / 12,630 images. It is rebuilt here from the official
+data: whole frame, no crop to the sign, OpenCV's bilinear resize to 32×32, RGB. The official training set is
+39,209 frames in tracks of 30 frames of one physical sign; which tracks the derived archive held out is unknown,
+only how many of each class, so as many whole tracks are held out here, chosen by a fixed seed. Pixels are
+equalised per channel after augmentation and lie in [0, 255].
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robattr._extras import need
+from robattr.data.card import Card, Remote
+from robattr.data.dataset import Dataset, Split
+from robattr.data.files import Arrays, cached, members, read_npz, sha256, sha256_file
+from robattr.data.resize import resize_bilinear
+from robattr.errors import DataError
+
+SIZE = 32
+PER_CLASS = 10_000
+SEED = 4557077
+TRAIN_ZIP, TEST_ZIP, TRUTH_ZIP = ARCHIVES = (
+    "GTSRB_Final_Training_Images.zip",
+    "GTSRB_Final_Test_Images.zip",
+    "GTSRB_Final_Test_GT.zip",
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the files must hold. train_counts: the class counts of the training split, after validation is held
+    out.
+
+    The digests are SHA-256 of array elements: labels uint8, tracks int16, pixels uint8 (N, 32, 32, 3).
+    """
+
+    train_counts: tuple[int, ...]
+    train_labels: str
+    train_tracks: str
+    test_labels: str
+    train_pixels: str
+    test_pixels: str
+
+
+TRAIN_COUNTS = (
+    180, 1980, 2010, 1260, 1770, 1650, 360, 1290, 1260, 1320, 1800, 1170, 1890, 1920, 690, 540, 360, 990,
+    1080, 180, 300, 270, 330, 450, 240, 1350, 540, 210, 480, 240, 390, 690, 210, 599, 360, 1080, 330, 180,
+    1860, 270, 300, 210, 210,
+)  # fmt: skip
+
+OFFICIAL = Facts(
+    train_counts=TRAIN_COUNTS,
+    train_labels="e22865b71d083b7aab0fcdbe0ddb5b18f911ac38b6eceaed367d14a869ad5d42",
+    train_tracks="c5fb015e5d305932b757f696d851f7f6711fcae7389b1798b30e773f17cc37ca",
+    test_labels="90dbce9392b7eec7db1b1f1f13ea73598b72822efaaf9f608c935064fad29db2",
+    train_pixels="6c1fdf259fb297099004b60b775706b0fc86e13b334cd29558bcd49c19675a20",
+    test_pixels="b7134a5523f72e29f8eaaf17eb0691ac90dbf75d8117920e6062767ca85a1db8",
+)
+
+CLASSES = (
+    "Speed limit (20km/h)", "Speed limit (30km/h)", "Speed limit (50km/h)", "Speed limit (60km/h)",
+    "Speed limit (70km/h)", "Speed limit (80km/h)", "End of speed limit (80km/h)", "Speed limit (100km/h)",
+    "Speed limit (120km/h)", "No passing", "No passing for vehicles over 3.5 metric tons",
+    "Right-of-way at the next intersection", "Priority road", "Yield", "Stop", "No vehicles",
+    "Vehicles over 3.5 metric tons prohibited", "No entry", "General caution", "Dangerous curve to the left",
+    "Dangerous curve to the right", "Double curve", "Bumpy road", "Slippery road",
+    "Road narrows on the right", "Road work", "Traffic signals", "Pedestrians", "Children crossing",
+    "Bicycles crossing", "Beware of ice/snow", "Wild animals crossing", "End of all speed and passing limits",
+    "Turn right ahead", "Turn left ahead", "Ahead only", "Go straight or right", "Go straight or left",
+    "Keep right", "Keep left", "Roundabout mandatory", "End of no passing",
+    "End of no passing by vehicles over 3.5 metric tons",
+)  # fmt: skip
+
+
+def read(folder: Path, facts: Facts = OFFICIAL) -> Dataset:
+    """The dataset in `folder`: from train.npz and test.npz where they are, else from the three official
+    archives.
+    """
+    if (folder / "train.npz").is_file() and (folder / "test.npz").is_file():
+        arrays = _prepared(folder, facts)
+    elif all((folder / name).is_file() for name in ARCHIVES):
+        source = " ".join(sha256_file(folder / name) for name in ARCHIVES)
+        arrays = cached(folder / "decoded-32.npz", source=source, build=lambda: _decode(folder))
+    else:
+        raise GTSRB.missing(folder, [name for name in ARCHIVES if not (folder / name).is_file()])
+    for name, digest in (
+        ("train_labels", facts.train_labels),
+        ("train_tracks", facts.train_tracks),
+        ("test_labels", facts.test_labels),
+    ):
+        _expect(folder, name, got=sha256(arrays[name]), want=digest)
+    train = _split(arrays["train_images"], arrays["train_labels"])
+    held_out = torch.from_numpy(hold_out(arrays["train_labels"], arrays["train_tracks"], facts.train_counts))
+    return Dataset(
+        name="gtsrb",
+        train=train.take(~held_out),
+        validation=train.take(held_out),
+        test=_split(arrays["test_images"], arrays["test_labels"]),
+        classes=CLASSES,
+        bounds=(0.0, 255.0),
+        equalised=True,
+        per_class=PER_CLASS,
+    )
+
+
+def hold_out(labels: NDArray[np.uint8], tracks: NDArray[np.int16], train_counts: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Which frames go to validation: of each class whole tracks, chosen by a fixed seed, until `train_counts`
+    remain.
+
+    The one track of 29 frames (class 33) always stays in training, since all held-out numbers are multiples of
+    30.
+    """
+    random = np.random.RandomState(SEED)  # its stream is frozen for good, unlike default_rng's
+    chosen = np.zeros(len(labels), dtype=bool)
+    for label, remain in enumerate(train_counts):
+        of_class = labels == label
+        ids, lengths = np.unique(tracks[of_class], return_counts=True)
+        excess = int(of_class.sum()) - remain
+        usual = int(lengths.max(initial=1))
+        whole = random.permutation(ids[lengths == usual])
+        if excess < 0 or excess % usual or excess // usual > len(whole):
+            raise DataError(f"gtsrb: cannot hold out {excess} frames of class {label} in whole tracks of {usual}")
+        chosen |= of_class & np.isin(tracks, whole[: excess // usual])
+    return chosen
+
+
+def _prepared(folder: Path, facts: Facts) -> Arrays:
+    frame = ("uint8", (-1, SIZE, SIZE, 3))
+    train = read_npz(
+        folder / "train.npz", expected={"images": frame, "labels": ("uint8", (-1,)), "tracks": ("int16", (-1,))}
+    )
+    test = read_npz(folder / "test.npz", expected={"images": frame, "labels": ("uint8", (-1,))})
+    _expect(folder, "train.npz images", got=sha256(train["images"]), want=facts.train_pixels)
+    _expect(folder, "test.npz images", got=sha256(test["images"]), want=facts.test_pixels)
+    named = {f"train_{name}": array for name, array in train.items()}
+    return named | {f"test_{name}": array for name, array in test.items()}
+
+
+def _expect(folder: Path, what: str, *, got: str, want: str) -> None:
+    if got != want:
+        raise DataError(
+            f"{folder}: expected {what} of SHA-256 {want}, got {got}: delete the files there and fetch them again"
+        )
+
+
+def _decode(folder: Path) -> Arrays:
+    """The five arrays from the official archives, frames in the order class, track, frame."""
+    train, test = _train_frames(folder / TRAIN_ZIP), _test_frames(folder / TEST_ZIP, folder / TRUTH_ZIP)
+    return {
+        "train_images": np.stack([train[key] for key in sorted(train)]),
+        "train_labels": np.array([label for label, _, _ in sorted(train)], np.uint8),
+        "train_tracks": np.array([track for _, track, _ in sorted(train)], np.int16),
+        "test_images": np.stack([image for image, _ in test]),
+        "test_labels": np.array([label for _, label in test], np.uint8),
+    }
+
+
+def _train_frames(archive: Path) -> dict[tuple[int, ...], NDArray[np.uint8]]:
+    """(class, track, frame) -> image, after checking them against the table of each class."""
+    images: dict[tuple[int, ...], NDArray[np.uint8]] = {}
+    listed: dict[tuple[int, ...], int] = {}
+    for name, content in members(archive):
+        if found := re.search(r"Images/(\d{5})/(\d{5})_(\d{5})\.ppm$", name):
+            images[tuple(map(int, found.groups()))] = _frame(content, archive, name)
+        elif found := re.search(r"/GT-(\d{5})\.csv$", name):
+            for file, label in _table(content, archive, name):
+                listed[(label, *map(int, file.split("_")))] = label
+    _same_frames(archive, images, listed)
+    return images
+
+
+def _test_frames(archive: Path, truth: Path) -> list[tuple[NDArray[np.uint8], int]]:
+    """(image, class) in official order."""
+    images: dict[tuple[int, ...], NDArray[np.uint8]] = {}
+    labels: dict[tuple[int, ...], int] = {}
+    for name, content in members(archive):
+        if found := re.search(r"Images/(\d{5})\.ppm$", name):
+            images[(int(found[1]),)] = _frame(content, archive, name)
+    for name, content in members(truth):
+        if name.endswith("GT-final_test.csv"):
+            labels |= {(int(file),): label for file, label in _table(content, truth, name)}
+    _same_frames(archive, images, labels)
+    return [(images[key], labels[key]) for key in sorted(images)]
+
+
+def _frame(content: bytes, archive: Path, name: str) -> NDArray[np.uint8]:
+    image = need("PIL.Image", extra="data")
+    try:
+        with image.open(io.BytesIO(content), formats=["PPM"]) as picture:
+            pixels = np.asarray(picture.convert("RGB"))
+    except (OSError, ValueError, SyntaxError) as cause:
+        raise DataError(f"{archive}: {name} is no readable PPM image ({cause}): fetch the archive again") from cause
+    return resize_bilinear(pixels, SIZE)
+
+
+def _table(content: bytes, archive: Path, name: str) -> list[tuple[str, int]]:
+    """(frame, class) of an annotation table Filename;Width;Height;Roi.X1;Roi.Y1;Roi.X2;Roi.Y2;ClassId."""
+    header, *rows = csv.reader(io.StringIO(content.decode("ascii", "replace")), delimiter=";")
+    if header[:1] != ["Filename"] or any(len(row) != 8 or not row[7].isdigit() for row in rows):
+        raise DataError(f"{archive}: {name} is not in the official table format: fetch the archive again")
+    return [(row[0].removesuffix(".ppm"), int(row[7])) for row in rows]
+
+
+def _same_frames(archive: Path, frames: dict[tuple[int, ...], Any], listed: dict[tuple[int, ...], int]) -> None:
+    odd = sorted(set(frames) ^ set(listed))
+    if odd or not frames:
+        raise DataError(
+            f"{archive}: {len(frames)} frames but {len(listed)} table rows"
+            f"{f', first odd one {odd[0]}' if odd else ''}: incomplete, fetch the archives again"
+        )
+
+
+def _split(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Split:
+    chw = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
+    return Split(chw, torch.from_numpy(labels.astype(np.int64)), torch.arange(len(labels)))
+
+
+def _complete(count: int, suffix: str) -> Any:
+    """A check that an archive can be read to its end and holds `count` members called *`suffix`."""
+
+    def check(path: Path) -> None:
+        got = sum(name.endswith(suffix) for name, _ in members(path))
+        if got != count:
+            raise DataError(f"{path}: expected {count} members called *{suffix}, got {got}: incomplete, fetch it again")
+
+    return check
+
+
+def _remote(file: str, count: int, suffix: str) -> Remote:
+    mirrors = (
+        "https://sid.erda.dk/public/archives/daaeac0d7ce1152aea9b61d9f1e19370",
+        "https://benchmark.ini.rub.de/Dataset",
+        "http://benchmark.ini.rub.de/Dataset",
+    )
+    return Remote(
+        file, tuple(f"{mirror}/{file}" for mirror in mirrors), f"{count} × {suffix}", _complete(count, suffix)
+    )
+
+
+GTSRB = Card(
+    name="gtsrb",
+    title="German traffic signs, 32×32 RGB",
+    classes=CLASSES,
+    sizes=(34_799, 4_410, 12_630),
+    shape=(3, SIZE, SIZE),
+    megabytes=360,
+    licence="free for research, see its page",
+    citation="Stallkamp, Schlipsing, Salmen, Igel: Man vs. computer, Neural Networks 32, 2012",
+    remotes=(
+        _remote(TRAIN_ZIP, 39_209, ".ppm"),
+        _remote(TEST_ZIP, 12_630, ".ppm"),
+        _remote(TRUTH_ZIP, 1, "GT-final_test.csv"),
+    ),
+    read=read,
+    prepared=("train.npz", "test.npz"),
+)

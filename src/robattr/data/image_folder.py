@@ -1,0 +1,131 @@
+"""The user's own data: a folder of class folders of images."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robattr._extras import need
+from robattr.data.dataset import Dataset, Split
+from robattr.data.own import partition
+from robattr.errors import DataError, InvalidInput
+
+SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
+
+
+def from_folder(
+    path: str | Path,
+    *,
+    size: int,
+    channels: int = 3,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    validation: float = 0.1,
+    test: float = 0.1,
+    seed: int = 0,
+) -> Dataset:
+    """A dataset of a folder whose subfolders are the classes; or of a folder of train/, test/ and perhaps
+    validation/ of such.
+
+    Images are turned as their EXIF says, converted to RGB (`channels=1`: grey) and resized to size × size by
+    Lanczos, aspect ignored. Labels follow the sorted names of the class folders, ids the sorted paths. What is
+    not given as a folder is split off the training images: of every class the shares `validation` and `test`,
+    by the seed. Hidden files and files that are no images by their suffix are ignored; images that cannot be
+    read are skipped, with one warning, and listed in `skipped`. Symbolic links are followed: it is the user's
+    own folder.
+    """
+    top = Path(path).expanduser()
+    if not top.is_dir():
+        raise DataError(f"expected a folder of class folders, got {top}: there is no such folder")
+    if channels not in (1, 3) or size < 1:
+        raise InvalidInput(f"expected 1 or 3 channels and a size >= 1, got {channels} and {size}")
+    mode = "L" if channels == 1 else "RGB"
+    skipped: list[str] = []
+    split_folders = {part: top / part for part in ("validation", "test") if (top / part).is_dir()}
+    is_split = (top / "train").is_dir() and "test" in split_folders
+    main = top / "train" if is_split else top
+    classes = tuple(child.name for child in _visible(main) if child.is_dir())
+    if not classes:
+        raise DataError(f"expected class folders in {main}, got none: put each class's images in a folder of its own")
+    whole = _read(main, classes, size=size, mode=mode, skipped=skipped)
+    given = {
+        part: _read(folder, classes, size=size, mode=mode, skipped=skipped)
+        for part, folder in split_folders.items()
+        if is_split
+    }
+    train, held, tested = partition(
+        whole.labels,
+        validation=0.0 if "validation" in given else validation,
+        test=0.0 if "test" in given else test,
+        seed=seed,
+    )
+    if skipped:
+        warnings.warn(
+            f"{len(skipped)} images in {top} cannot be read and were skipped, first {skipped[0]}: see `skipped`",
+            stacklevel=2,
+        )
+    return Dataset(
+        name=top.name,
+        train=whole.take(train),
+        validation=given.get("validation", whole.take(held)),
+        test=given.get("test", whole.take(tested)),
+        classes=classes,
+        bounds=bounds,
+        skipped=tuple(skipped),
+    )
+
+
+def _read(folder: Path, classes: tuple[str, ...], *, size: int, mode: str, skipped: list[str]) -> Split:
+    """Every readable image of the class folders in `folder`, in the order of their paths; the others join
+    `skipped`.
+    """
+    foreign = [child.name for child in _visible(folder) if child.is_dir() and child.name not in classes]
+    if foreign:
+        raise DataError(
+            f"{folder}: expected the classes of the training folder, got also {', '.join(foreign)}: rename them"
+        )
+    images: list[NDArray[np.uint8]] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        for file in _image_files(folder / name):
+            image = _read_image(file, size=size, mode=mode)
+            if image is None:
+                skipped.append(str(file))
+            else:
+                images.append(image)
+                labels.append(label)
+        if label not in labels[-1:] and folder.name != "validation" and folder.name != "test":
+            raise DataError(f"{folder / name}: expected images, got none that can be read: fill or remove the folder")
+    stacked = np.stack(images) if images else np.empty((0, 1 if mode == "L" else 3, size, size), np.uint8)
+    return Split(torch.from_numpy(stacked), torch.tensor(labels, dtype=torch.int64), torch.arange(len(labels)))
+
+
+def _visible(folder: Path) -> list[Path]:
+    return sorted(child for child in folder.iterdir() if not child.name.startswith(".")) if folder.is_dir() else []
+
+
+def _image_files(folder: Path) -> list[Path]:
+    found = []
+    for child in _visible(folder):
+        if child.is_dir():
+            found += _image_files(child)
+        elif child.suffix.lower() in SUFFIXES:
+            found.append(child)
+    return found
+
+
+def _read_image(file: Path, *, size: int, mode: str) -> NDArray[np.uint8] | None:
+    """(C, size, size) uint8, or None where the file is no image Pillow can read whole."""
+    pillow: Any = need("PIL.Image", extra="data")
+    operations: Any = need("PIL.ImageOps", extra="data")
+    try:
+        with pillow.open(file) as picture:
+            upright = operations.exif_transpose(picture).convert(mode)
+            pixels = np.asarray(upright.resize((size, size), pillow.Resampling.LANCZOS))
+    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError):
+        return None
+    return pixels[None] if mode == "L" else np.ascontiguousarray(pixels.transpose(2, 0, 1))

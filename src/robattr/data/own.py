@@ -1,0 +1,142 @@
+"""The user's own data: a pair of tensors or a torch Dataset (folders of images are in `image_folder`).
+
+Splits are made class by class with a seed, so the same data and seed give the same split. Whoever has splits
+already builds a `Dataset` of three `Split`s directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robattr.data.dataset import Dataset, Split
+from robattr.errors import InvalidInput
+
+
+def from_tensors(
+    x: Tensor,
+    y: Tensor,
+    *,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    classes: Sequence[str] | None = None,
+    validation: float = 0.1,
+    test: float = 0.1,
+    seed: int = 0,
+    name: str = "tensors",
+) -> Dataset:
+    """A dataset of images x, (N, C, H, W) or (N, H, W), and labels y, (N,).
+
+    uint8 images are mapped onto `bounds`, floating ones must lie in them already. `validation` and `test` are
+    the shares of each class that are set apart; ids are the positions in x.
+    """
+    x, y = _checked_images(x, bounds), _checked_labels(x, y)
+    count = int(y.max()) + 1
+    titles = tuple(classes) if classes is not None else tuple(map(str, range(count)))
+    parts = partition(y, validation=validation, test=test, seed=seed)
+    whole = Split(x, y, torch.arange(len(y)))
+    train, held, tested = (whole.take(part) for part in parts)
+    return Dataset(name, train, held, tested, classes=titles, bounds=bounds)
+
+
+def from_dataset(
+    dataset: Iterable[Any],
+    *,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    classes: Sequence[str] | None = None,
+    validation: float = 0.1,
+    test: float = 0.1,
+    seed: int = 0,
+    name: str = "dataset",
+) -> Dataset:
+    """A dataset of a `torch.utils.data.Dataset` whose items are (image, label); it is read once, into memory.
+
+    An image is a tensor (C, H, W) or (H, W), or a Pillow image; all must have one shape: resize in the
+    dataset's transform. Class names are taken from its attribute `classes` where it has one.
+    """
+    images: list[Tensor] = []
+    labels: list[int] = []
+    for index, item in enumerate(_items(dataset)):
+        if not isinstance(item, (tuple, list)) or len(item) < 2:
+            raise InvalidInput(f"item {index}: expected a pair (image, label), got {type(item).__name__}")
+        image = item[0] if isinstance(item[0], Tensor) else _tensor(item[0], index)
+        if images and image.shape != images[0].shape:
+            raise InvalidInput(
+                f"item {index}: expected shape {tuple(images[0].shape)} as in item 0, got "
+                f"{tuple(image.shape)}: resize in the transform"
+            )
+        images.append(image)
+        labels.append(int(item[1]))
+    if not images:
+        raise InvalidInput("expected a dataset with items, got an empty one")
+    return from_tensors(
+        torch.stack(images),
+        torch.tensor(labels),
+        bounds=bounds,
+        classes=classes if classes is not None else getattr(dataset, "classes", None),
+        validation=validation,
+        test=test,
+        seed=seed,
+        name=name,
+    )
+
+
+def partition(labels: Tensor, *, validation: float, test: float, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Indices of train, validation and test, each sorted: of every class the given shares, rounded, chosen by
+    the seed.
+    """
+    if min(validation, test) < 0 or validation + test >= 1:
+        raise InvalidInput(f"expected shares >= 0 that leave something to train on, got {validation} and {test}")
+    random = torch.Generator().manual_seed(seed)
+    parts: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
+    for label in labels.unique():
+        members = (labels == label).nonzero().flatten()
+        members = members[torch.randperm(len(members), generator=random)]
+        held, tested = round(validation * len(members)), round(test * len(members))
+        for part, piece in zip(parts, members.split([len(members) - held - tested, held, tested]), strict=True):
+            part.append(piece)
+    train, held_out, tests = (torch.cat(part).sort().values for part in parts)
+    return train, held_out, tests
+
+
+def _checked_images(x: Tensor, bounds: tuple[float, float]) -> Tensor:
+    x = x[:, None] if x.ndim == 3 else x
+    if x.ndim != 4 or not len(x):
+        raise InvalidInput(f"expected images (N, C, H, W) or (N, H, W) with N > 0, got {tuple(x.shape)}")
+    if x.dtype == torch.uint8:
+        return x
+    if not x.is_floating_point():
+        raise InvalidInput(f"expected uint8 or floating images, got {x.dtype}: convert them with .to(torch.uint8)")
+    low, high = float(x.min()), float(x.max())
+    if not (bounds[0] <= low and high <= bounds[1]):  # also false for NaN
+        raise InvalidInput(
+            f"expected pixels in bounds={bounds}, got values from {low} to {high}: name the bounds they have"
+        )
+    return x.float()
+
+
+def _checked_labels(x: Tensor, y: Tensor) -> Tensor:
+    if y.shape != (len(x),) or y.is_floating_point() or y.is_complex():
+        raise InvalidInput(f"expected {len(x)} whole-number labels (N,), got {tuple(y.shape)} of {y.dtype}")
+    if int(y.min()) < 0:
+        raise InvalidInput(f"expected labels from 0 on, got {int(y.min())}")
+    return y.long()
+
+
+def _items(dataset: Iterable[Any]) -> Iterable[Any]:
+    """A map-style dataset by its length: not every one ends its iteration with an IndexError."""
+    by_index: Any = dataset
+    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+        return (by_index[index] for index in range(len(by_index)))
+    return dataset
+
+
+def _tensor(image: Any, index: int) -> Tensor:
+    array: NDArray[Any] = np.array(image)
+    if array.dtype != np.uint8 or array.ndim not in (2, 3):
+        raise InvalidInput(f"item {index}: expected a tensor or an 8-bit Pillow image, got {type(image).__name__}")
+    return torch.from_numpy(array if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1)))
