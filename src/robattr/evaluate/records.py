@@ -1,0 +1,234 @@
+"""Per-example records: JSON lines that survive a kill at any moment and say nothing twice.
+
+For records named RUN/records/paper-ig.jsonl the folder holds
+
+    paper-ig.settings              what they were made with; other settings are refused, never mixed in
+    paper-ig.rank0-of-2.jsonl      a shard, while the work is going on: one process appends to each
+    paper-ig.jsonl                 everything, sorted by id, once `merge` has put it in place in one step
+
+A line is one example: an object with an integer "id". JSON has no NaN: NaN and infinities are written as null.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from glob import escape
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from robattr.errors import CheckpointError, InvalidInput
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: there is no lock to take
+    fcntl = None  # type: ignore[assignment]
+
+Record = dict[str, Any]
+
+
+class Records:
+    """The shard of one process, open for appending.
+
+        with Records(path, settings, rank=rank, world=world) as records:
+            for batch in batches(records.todo(ids)):
+                records.append(score(batch))
+        barrier()
+        if rank == 0: merge(path, ids)
+
+    Opening drops a last line that a kill cut short. `done` holds the ids recorded by any process, in this run or an
+    earlier one with the same settings, whatever its number of processes.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any], *, rank: int = 0, world: int = 1) -> None:
+        if not 0 <= rank < world:
+            raise InvalidInput(f"expected 0 ≤ rank < world, got rank {rank} of {world}")
+        self.path, self.rank, self.world = Path(path), rank, world
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        shard = self.path.with_name(f"{self.path.stem}.rank{rank}-of-{world}.jsonl")
+        self._file = _open_alone(shard)
+        try:
+            os.ftruncate(self._file, sum(len(line) + 1 for _, line in _whole_lines(shard)))
+            self.done = set(_entries(self.path))
+            _settle(self.path, settings, begun=bool(self.done))
+        except BaseException:
+            if os.fstat(self._file).st_size == 0:
+                shard.unlink()  # a refusal leaves nothing behind
+            os.close(self._file)
+            raise
+
+    def todo(self, ids: Iterable[int]) -> list[int]:
+        """This process's share of `ids` that is not done yet.
+
+        The share is fixed by position, never by what is left: processes that look at different moments still agree.
+        """
+        return [i for i in list(ids)[self.rank :: self.world] if i not in self.done]
+
+    def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write a batch of records and wait until the disk has it."""
+        plain = [_plain(row) for row in rows]
+        seen = set(self.done)
+        for row in plain:
+            if _id(row) in seen:
+                raise InvalidInput(f"expected each example once, got id {row['id']} again: ask todo() what is left")
+            seen.add(row["id"])
+        size = os.fstat(self._file).st_size
+        try:
+            blob = memoryview("".join(json.dumps(row, allow_nan=False) + "\n" for row in plain).encode())
+            while blob:
+                blob = blob[os.write(self._file, blob) :]
+            os.fsync(self._file)
+        except BaseException:  # a full disk, an interrupt: leave no half line for the next batch to run into
+            os.ftruncate(self._file, size)
+            raise
+        self.done = seen
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read(path: Path) -> list[Record]:
+    """All records at `path`, sorted by id, each id once; also those of an evaluation still going on."""
+    records = [json.loads(line) for line in _entries(Path(path)).values()]
+    if not records:
+        raise CheckpointError(f"expected records at {path}, found none: run `robattr evaluate` first")
+    return records
+
+
+def merge(path: Path, ids: Iterable[int]) -> list[Record]:
+    """Gather all shards in `path`, in one step, and return the records of `ids`, sorted by id.
+
+    Call it in one process when all have closed their shards. The file depends on the records alone: it is the same,
+    byte for byte, for any number of processes. If an id is missing the shards stay, and the evaluation can resume.
+    """
+    path = Path(path)
+    lines = _entries(path)
+    wanted = sorted(set(ids))
+    missing = [i for i in wanted if i not in lines]
+    if missing:
+        raise CheckpointError(
+            f"expected {len(wanted)} examples in {path}, got {len(wanted) - len(missing)} "
+            f"(id {missing[0]} is missing): run the same command again to resume"
+        )
+    _replace(path, b"".join(line + b"\n" for line in lines.values()))
+    for shard in _shards(path):
+        shard.unlink()
+    return [json.loads(lines[i]) for i in wanted]
+
+
+def fingerprint(settings: Mapping[str, Any]) -> str:
+    """A short name for `settings`: the same for equal settings in any order, another for any other."""
+    return hashlib.sha256(json.dumps(_plain(settings), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _settle(path: Path, settings: Mapping[str, Any], *, begun: bool) -> None:
+    """Write down the settings of new records; refuse if those that exist were made with others."""
+    note = path.with_suffix(".settings")
+    mine = json.loads(json.dumps(_plain(settings)))
+    theirs = json.loads(note.read_text())["settings"] if note.exists() else None
+    if mine == theirs:
+        return
+    if not begun:
+        text = json.dumps({"fingerprint": fingerprint(settings), "settings": mine}, indent=1)
+        _replace(note, text.encode() + b"\n")
+        return
+    if theirs is None:
+        raise CheckpointError(f"expected {note} beside its records, found none: move the records away")
+    odd = [key for key in sorted({*mine, *theirs}) if mine.get(key) != theirs.get(key)]
+    changes = ", ".join(f"{key} {theirs.get(key)!r} → {mine.get(key)!r}" for key in odd)
+    raise CheckpointError(
+        f"expected the settings that {path} was made with, got others ({changes}): "
+        "use the old ones, move the records away, or write elsewhere"
+    )
+
+
+def _shards(path: Path) -> list[Path]:
+    return sorted(path.parent.glob(f"{escape(path.stem)}.rank*-of-*.jsonl"))
+
+
+def _entries(path: Path) -> dict[int, bytes]:
+    """id → line of every record, by rising id.
+
+    The shards are read first: one that vanishes meanwhile has been merged into `path`. So a repeat is a copy.
+    """
+    found: dict[int, bytes] = {}
+    for file in (*_shards(path), path):
+        with suppress(FileNotFoundError):
+            found.update(_whole_lines(file))
+    return dict(sorted(found.items()))
+
+
+def _whole_lines(file: Path) -> list[tuple[int, bytes]]:
+    """(id, line) of the records in one file, less a last line cut short; a damaged line before that is an error."""
+    lines = file.read_bytes().split(b"\n")[:-1]
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append((_id(json.loads(line)), line))
+        except ValueError as cause:
+            if number < len(lines):
+                raise CheckpointError(
+                    f"expected a record in line {number} of {file}, got {line[:40]!r}: the file was damaged from "
+                    "outside; delete that line to have the example evaluated again"
+                ) from cause
+    return found
+
+
+def _open_alone(shard: Path) -> int:
+    """Open for appending, with a lock against a second writer; the lock goes with the process, however it ends."""
+    file = os.open(shard, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as cause:
+            os.close(file)
+            raise CheckpointError(f"expected {shard} to be free, but a process is writing it: wait for it") from cause
+    return file
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Put `content` at `path` so that a reader, or a kill, finds the old file or the new one and nothing between."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with draft.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _id(row: Mapping[str, Any]) -> int:
+    value = row.get("id") if isinstance(row, Mapping) else None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(f"expected a record with a whole number as its id, got id {value!r}")
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """The same in what JSON has: arrays and tensors as numbers and lists, NaN and infinities as null."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
