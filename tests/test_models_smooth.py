@@ -327,7 +327,7 @@ def test_traced_and_exported_graphs() -> None:
 
 
 def test_what_cannot_be_smoothed_is_refused() -> None:
-    with pytest.raises(UnsupportedModel, match="nn.Module to smooth"):
+    with pytest.raises(UnsupportedModel, match=r"nn\.Module to smooth"):
         smooth(torch.relu)
     with pytest.raises(UnsupportedModel, match="TorchScript"):
         smooth(nn.Sequential(nn.Linear(2, 2), torch.jit.ScriptModule()))

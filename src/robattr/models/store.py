@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -137,9 +137,11 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
     try:
-        read: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as cause:
-        reason = str(cause).strip().splitlines()[0]
+        with warnings.catch_warnings():  # torch remarks on the pickle protocol of files it then refuses
+            warnings.simplefilter("ignore")
+            read: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as cause:  # a foreign file fails in whatever way its bytes happen to mislead the reader
+        reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
         raise CheckpointError(
             f"{path} was refused: expected a torch file of tensors alone, readable with weights_only=True ({reason}). "
             "Save module.state_dict() instead of the module"
