@@ -1,1 +1,1 @@
-"""report."""
+"""Renderings of records: tables, publication figures and one self-contained page. Nothing here computes a result."""

@@ -1,0 +1,54 @@
+"""Which curves a group of runs has, thinned to what a chart can show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from robattr.report.runs import ORDER, Group, Run
+from robattr.report.svg import SHADES, Series
+
+MOST_POINTS = 160
+
+
+def shades(runs: Sequence[Run]) -> dict[str, int]:
+    """A colour for each run's name: the paper's methods always have theirs, the others take what is left."""
+    taken: dict[str, int] = {}
+    free = len(ORDER)
+    for run in runs:
+        plain = run.method in ORDER and ORDER.index(run.method) not in taken.values()
+        taken[run.name] = ORDER.index(run.method) if plain else free % SHADES
+        free += 0 if plain else 1
+    return taken
+
+
+def training(runs: Sequence[Run], key: str, colours: Mapping[str, int]) -> list[Series]:
+    """A logged quantity against the training step; long logs become means over equal stretches."""
+    found = []
+    for run in runs:
+        rows = [(float(m["step"]), float(m[key])) for m in run.metrics if m.get(key) is not None and "step" in m]
+        if len(rows) > 1:
+            xs, ys = _thinned(rows)
+            found.append(Series(run.name, xs, ys, colours[run.name]))
+    return found
+
+
+def evaluation(group: Group, curve: str, *, x: str, y: str, colours: Mapping[str, int]) -> list[Series]:
+    """A curve of the summaries, e.g. `score_vs_eps`: {"eps": [...], "topk": [...], ...}."""
+    found = []
+    for run, e in group.members:
+        stored: Mapping[str, Any] = (e.summary.get("curves") or {}).get(curve) or {}
+        xs, ys = stored.get(x), stored.get(y)
+        if not xs or not ys:
+            continue
+        points = [(float(a), float(b)) for a, b in zip(xs, ys, strict=True) if b is not None]
+        found.append(Series(run.name, [p[0] for p in points], [p[1] for p in points], colours[run.name]))
+    return found
+
+
+def _thinned(rows: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    pieces = np.array_split(np.array(rows, dtype=np.float64), min(MOST_POINTS, len(rows)))
+    means = [piece.mean(axis=0) for piece in pieces]
+    return [float(m[0]) for m in means], [float(m[1]) for m in means]

@@ -1,0 +1,121 @@
+"""Galleries packed for the page: one deflated blob for each model and example, drawn by explorer.js.
+
+Layout of a blob, in order (all uint8, rows first, channels last where there are channels):
+perturbation + 128, (T, H, W, C) clipped to ±127 | map before, (H, W) | maps after, (T, H, W) | top-k bits of the map
+before and of the T maps after, ⌈HW / 8⌉ bytes each, most significant bit first. The clean image is stored once.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from robattr.report.gallery import Array, Gallery, ceiling, read_gallery, shades, top_k
+from robattr.report.runs import Evaluation, Group, Run
+
+Member = tuple[Run, Evaluation, Gallery]
+Place = tuple[Gallery, int, Mapping[str, Any]]
+
+BUDGET = 6_000_000  # characters of base64 the explorer of one page may take
+MOST_EXAMPLES = 48
+
+
+def explorer(groups: Sequence[Group], *, budget: int = BUDGET) -> list[dict[str, Any]]:
+    """The explorer's data, one entry per group that kept galleries; examples are dropped to stay within `budget`."""
+    shown = [group for group in groups if any(e.gallery for _, e in group.members)]
+    return [_group(group, budget // len(shown)) for group in shown]
+
+
+def _group(group: Group, budget: int) -> dict[str, Any]:
+    members = [(run, e, read_gallery(e.gallery)) for run, e in group.members if e.gallery]
+    where = [{int(i): g for g, i in enumerate(gallery.id)} for _, _, gallery in members]
+    # Examples every model has come first: those are the ones that can be compared.
+    ids = sorted({i for places in where for i in places}, key=lambda i: (-sum(i in p for p in where), i))
+    first = members[0][2]
+    channels, height, width = first.image.shape[1:]
+    examples: list[dict[str, Any]] = []
+    spent = 0
+    for i in ids[:MOST_EXAMPLES]:
+        example = _example(i, [_place(member, p, i) for member, p in zip(members, where, strict=True)], group.k)
+        spent += _weight(example)
+        if examples and spent > budget:
+            break
+        examples.append(example)
+    classes = next((e.summary["classes"] for _, e, _ in members if e.summary.get("classes")), None)
+    return {
+        "key": group.key,
+        "title": group.title,
+        "k": group.k,
+        "shape": [height, width, channels],
+        "classes": classes,
+        "amplify": _amplify([gallery for _, _, gallery in members]),
+        "models": [run.name for run, _, _ in members],
+        "iterations": [[int(t) for t in gallery.iterations] for _, _, gallery in members],
+        "examples": examples,
+    }
+
+
+def _place(member: Member, places: Mapping[int, int], i: int) -> Place | None:
+    """Where a model's gallery holds example i, with its record; None where it does not hold it."""
+    _, evaluation, gallery = member
+    if i not in places:
+        return None
+    return gallery, places[i], next((r for r in evaluation.records if r.get("id") == i), {})
+
+
+def _example(i: int, places: Sequence[Place | None], k: int) -> dict[str, Any]:
+    gallery, g, _ = next(place for place in places if place is not None)
+    return {
+        "id": i,
+        "label": int(gallery.label[g]),
+        "image": _pack(_last(gallery.image[g]).tobytes()),
+        "models": [None if place is None else _model(place, k) for place in places],
+    }
+
+
+def _model(place: Place, k: int) -> dict[str, Any]:
+    gallery, g, record = place
+    recorded = {key: record.get(key) for key in ("topk", "kendall", "iterate")}
+    top = ceiling(gallery.before[g])
+    return {
+        "blob": _pack(b"".join(_parts(gallery, g, k, top))),
+        "topk": [_rounded(v) for v in gallery.topk[g]],
+        "kendall": [_rounded(v) for v in gallery.kendall[g]],
+        "kept": [bool(v) for v in gallery.kept[g]],
+        "recorded": recorded,
+    }
+
+
+def _parts(gallery: Gallery, g: int, k: int, top: float) -> Iterator[bytes]:
+    change = gallery.perturbed[g].astype(np.int16) - gallery.image[g].astype(np.int16)
+    yield (np.clip(_last(change), -127, 127) + 128).astype(np.uint8).tobytes()
+    maps = [gallery.before[g], *gallery.after[g]]
+    yield b"".join(shades(m, top).tobytes() for m in maps)
+    yield b"".join(np.packbits(top_k(m, k).reshape(-1)).tobytes() for m in maps)
+
+
+def _amplify(galleries: Sequence[Gallery]) -> int:
+    """The largest amplification the page offers that still keeps every perturbation in the range of a pixel."""
+    most = max(int(np.abs(g.perturbed.astype(np.int16) - g.image[:, None]).max(initial=1)) for g in galleries)
+    return next((times for times in (10, 5, 3) if times * most <= 128), 1)
+
+
+def _last(images: Array) -> Array:
+    """(…, C, H, W) to (…, H, W, C), the order of a canvas."""
+    return np.ascontiguousarray(np.moveaxis(images, -3, -1))
+
+
+def _pack(raw: bytes) -> str:
+    return base64.b64encode(zlib.compress(raw, 9)).decode("ascii")
+
+
+def _weight(example: dict[str, Any]) -> int:
+    return len(example["image"]) + sum(len(m["blob"]) + 40 * len(m["topk"]) for m in example["models"] if m)
+
+
+def _rounded(value: float) -> float | None:
+    return round(float(value), 4) if np.isfinite(value) else None

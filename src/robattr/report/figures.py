@@ -1,0 +1,225 @@
+"""Publication figures with matplotlib: the paper's figure 1 grid, figure 2 box plots, and curves; tables beside them.
+
+Functions take what was read and return a matplotlib `Figure`; `write_figures` alone touches the disk. Files are
+reproducible: no dates, fixed ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robattr._extras import need
+from robattr.report import curves, tables
+from robattr.report.gallery import Array, Gallery, ceiling, read_gallery
+from robattr.report.runs import Evaluation, Group, Run, measured
+from robattr.report.svg import Series
+
+FORMATS = ("pdf", "svg", "png")
+COLOURS = ("#7d838b", "#c47f12", "#2f80c9", "#0b6e66", "#a84583", "#6a4fc4")
+STYLE = {
+    "font.size": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "robattr",
+}
+DATELESS = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
+
+
+def write_figures(
+    runs: Sequence[Run], folder: str | Path, *, formats: Sequence[str] = FORMATS, rows: int = 4
+) -> list[Path]:
+    """Write every figure the runs have the records for, and the table as Markdown, LaTeX and CSV; the paths written."""
+    matplotlib = need("matplotlib", extra="report")
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    groups = measured(runs)
+    written = [_text(target / f"table.{suffix}", make(tables.table(groups))) for suffix, make in _TABLES.items()]
+    with matplotlib.rc_context(STYLE):
+        for name, figure in _figures(runs, groups, rows):
+            for suffix in formats:
+                path = target / f"{name}.{suffix}"
+                figure.savefig(path, format=suffix, bbox_inches="tight", dpi=200, metadata=DATELESS.get(suffix))
+                written.append(path)
+    return written
+
+
+def grid(group: Group, *, rows: int = 4) -> Any | None:
+    """The paper's figure 1, a row for each example: the image, then each model's maps before and after, and scores."""
+    members = [(run, e, read_gallery(e.gallery)) for run, e in group.members if e.gallery]
+    shared = [int(i) for i in members[0][2].id if all(i in g.id for _, _, g in members)] if members else []
+    if not shared:
+        return None
+    chosen = _telling(shared, members[0][1], rows)
+    columns = 1 + 2 * len(members)
+    figure = _figure(width=1.05 * columns, height=1.28 * len(chosen) + 0.35)
+    axes = figure.subplots(
+        len(chosen), columns, squeeze=False, gridspec_kw={"wspace": 0.06, "hspace": 0.34, "width_ratios": [1] * columns}
+    )
+    for row, i in zip(axes, chosen, strict=True):
+        first = members[0][2]
+        _image(row[0], first.image[_place(first, i)])
+        row[0].set_xlabel(_class(members[0][1], int(first.label[_place(first, i)])), fontsize=8)
+        for m, (_, e, gallery) in enumerate(members):
+            _maps(row[1 + 2 * m : 3 + 2 * m], gallery, _place(gallery, i), _record(e, i))
+    for m, (run, _, _) in enumerate(members):
+        left, right = axes[0][1 + 2 * m].get_position(), axes[0][2 + 2 * m].get_position()
+        figure.text(
+            (left.x0 + right.x1) / 2, left.y1 + 0.09 / len(chosen), _literal(run.name), ha="center", weight="bold"
+        )
+    axes[0][0].set_title("image", fontsize=8, color="#5b6168", pad=3)
+    return figure
+
+
+def boxes(group: Group, colours: Mapping[str, int]) -> Any:
+    """The paper's figure 2: how top-k intersection and Kendall's correlation spread over the examples."""
+    figure = _figure(width=7.0, height=2.7)
+    for axis, (key, label) in zip(
+        figure.subplots(1, 2), (("topk", f"top-{group.k} intersection"), ("kendall", "Kendall's τ")), strict=True
+    ):
+        members = [(run.name, e.scores(key)) for run, e in group.members if e.scores(key)]
+        drawn = axis.boxplot(
+            [values for _, values in members],
+            patch_artist=True,
+            widths=0.55,
+            flierprops={"markersize": 2, "markeredgewidth": 0.4, "alpha": 0.5},
+            medianprops={"color": "black"},
+        )
+        for patch, (name, _) in zip(drawn["boxes"], members, strict=True):
+            patch.set_facecolor(_colour(colours[name]))
+            patch.set_alpha(0.55)
+        axis.set_xticks(
+            range(1, len(members) + 1), [_literal(name) for name, _ in members], rotation=20, ha="right", fontsize=8
+        )
+        axis.set_ylabel(label)
+    figure.tight_layout()
+    return figure
+
+
+def lines(panels: Sequence[tuple[str, Sequence[Series], bool]], *, x_label: str) -> Any | None:
+    """Panels of curves side by side: (label of y, series, logarithmic); None where none has a curve."""
+    drawn = [(label, series, log) for label, series, log in panels if series]
+    if not drawn:
+        return None
+    figure = _figure(width=3.4 * len(drawn), height=2.5)
+    for axis, (label, series, log) in zip(np.atleast_1d(figure.subplots(1, len(drawn))), drawn, strict=True):
+        for s in series:
+            axis.plot(
+                s.xs,
+                s.ys,
+                color=_colour(s.shade),
+                label=_literal(s.name),
+                marker="." if len(s.xs) < 20 else None,
+                lw=1.4,
+            )
+        axis.set_xlabel(x_label)
+        axis.set_ylabel(label)
+        if log:
+            axis.set_yscale("log")
+    figure.axes[0].legend(fontsize=7.5)
+    figure.tight_layout()
+    return figure
+
+
+def _figures(runs: Sequence[Run], groups: Sequence[Group], rows: int) -> list[tuple[str, Any]]:
+    colours = curves.shades(runs)
+    made: list[tuple[str, Any | None]] = []
+    for group in groups:
+        suffix = "" if len(groups) == 1 else f"-{group.key}"
+        made.append((f"figure1{suffix}", grid(group, rows=rows)))
+        made.append((f"figure2{suffix}", boxes(group, colours)))
+        made.append((f"eps{suffix}", _evaluated(group, "score_vs_eps", "eps", "ε", colours)))
+        made.append(
+            (f"iterations{suffix}", _evaluated(group, "score_vs_iterations", "iterations", "iteration", colours))
+        )
+    logged = (
+        ("loss", "loss ℓ", True),
+        ("penalty", "size of the regulariser", True),
+        ("val_accuracy", "accuracy", False),
+    )
+    panels = [(label, curves.training(runs, key, colours), log) for key, label, log in logged]
+    made.append(("training", lines(panels, x_label="training step")))
+    return [(name, figure) for name, figure in made if figure is not None]
+
+
+def _evaluated(group: Group, curve: str, x: str, x_label: str, colours: Mapping[str, int]) -> Any | None:
+    scores = (("topk", f"top-{group.k} intersection"), ("kendall", "Kendall's τ"))
+    panels = [(label, curves.evaluation(group, curve, x=x, y=key, colours=colours), False) for key, label in scores]
+    return lines(panels, x_label=x_label)
+
+
+def _telling(shared: Sequence[int], evaluation: Evaluation, rows: int) -> list[int]:
+    """Examples of different classes around the median score, so that the figure shows the usual case."""
+    scored = {r["id"]: r for r in evaluation.records if r.get("topk") is not None}
+    ranked = sorted((i for i in shared if i in scored), key=lambda i: scored[i]["topk"]) or list(shared)
+    by_middle = sorted(ranked, key=lambda i: abs(ranked.index(i) - len(ranked) / 2))
+    classes: dict[int, int] = {}
+    for i in by_middle:
+        classes.setdefault(scored.get(i, {}).get("label", i), i)
+    chosen = [*classes.values(), *(i for i in by_middle if i not in classes.values())]
+    return chosen[:rows]
+
+
+def _maps(pair: Sequence[Any], gallery: Gallery, place: int, record: Mapping[str, Any]) -> None:
+    step, top = gallery.reported(place), ceiling(gallery.before[place])
+    for axis, scores in zip(pair, (gallery.before[place], gallery.after[place][step]), strict=True):
+        _bare(axis)
+        axis.imshow(scores.astype(np.float32), cmap="magma", vmin=0, vmax=top, interpolation="nearest")
+    topk, kendall = record.get("topk"), record.get("kendall")
+    if topk is None or kendall is None:
+        topk, kendall = float(gallery.topk[place, step]), float(gallery.kendall[place, step])
+    pair[0].set_xlabel("before", fontsize=7.5, color="#5b6168")
+    pair[1].set_xlabel(f"{100 * topk:.0f}% · τ {kendall:.2f}", fontsize=7.5)
+
+
+def _image(axis: Any, image: Array) -> None:
+    _bare(axis)
+    shown = image[0] if image.shape[0] == 1 else np.moveaxis(image, 0, -1)
+    axis.imshow(shown, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+
+
+def _bare(axis: Any) -> None:
+    axis.set_xticks([])
+    axis.set_yticks([])
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
+def _figure(*, width: float, height: float) -> Any:
+    return need("matplotlib.figure", extra="report").Figure(figsize=(width, height))
+
+
+def _colour(shade: int) -> str:
+    return COLOURS[shade % len(COLOURS)]
+
+
+def _place(gallery: Gallery, i: int) -> int:
+    return int(np.flatnonzero(gallery.id == i)[0])
+
+
+def _record(evaluation: Evaluation, i: int) -> Mapping[str, Any]:
+    return next((r for r in evaluation.records if r.get("id") == i), {})
+
+
+def _class(evaluation: Evaluation, label: int) -> str:
+    classes = evaluation.summary.get("classes") or []
+    return _literal(str(classes[label]) if label < len(classes) else str(label))
+
+
+def _literal(text: str) -> str:
+    """Text as it is: matplotlib would read what stands between dollar signs as mathematics."""
+    return text.replace("$", r"\$")
+
+
+def _text(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+_TABLES = {"md": tables.markdown, "tex": tables.latex, "csv": tables.csv}

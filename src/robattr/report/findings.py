@@ -1,0 +1,81 @@
+"""What the records say, in sentences. Every number is computed; nothing is claimed that the intervals do not carry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from robattr.report.runs import Evaluation, Group, Run
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The headline of a group and the reservations a careful reader should have."""
+
+    headline: str
+    cautions: tuple[str, ...]
+
+
+def finding(group: Group) -> Finding:
+    """Compare the reference model (NATURAL where there is one, else the most fragile) with the most robust one."""
+    scored = [(run, e) for run, e in group.members if _column(e, "topk").get("value") is not None]
+    if not scored:
+        return Finding(f"On {group.dataset} no example was scored, so there is nothing to compare.", ())
+    best = max(scored, key=lambda member: _mean(member[1], "topk"))
+    worst = min(scored, key=lambda member: _mean(member[1], "topk"))
+    reference = next((member for member in scored if member[0].method == "natural"), worst)
+    return Finding(_headline(group, reference, best), tuple(_cautions(scored, reference, best)))
+
+
+def _headline(group: Group, reference: tuple[Run, Evaluation], best: tuple[Run, Evaluation]) -> str:
+    k = group.k
+    opening = (
+        f"On {group.dataset}, the attack replaced {_moved(reference[1])} of the {k} most important pixels of the "
+        f"{reference[0].name} model"
+    )
+    if best[0] is reference[0]:
+        return f"{opening}."
+    sentence = f"{opening}, and {_moved(best[1])} of those of the {best[0].name} model"
+    before, after = _column(reference[1], "nat_acc").get("value"), _column(best[1], "nat_acc").get("value")
+    if before is None or after is None:
+        return f"{sentence}."
+    points = 100 * (float(before) - float(after))
+    if abs(points) < 0.05:
+        return f"{sentence}, at the same accuracy on clean images."
+    direction = "lower" if points > 0 else "higher"
+    return f"{sentence}, whose accuracy on clean images is {abs(points):.1f} points {direction}."
+
+
+def _cautions(
+    scored: list[tuple[Run, Evaluation]], reference: tuple[Run, Evaluation], best: tuple[Run, Evaluation]
+) -> list[str]:
+    said = []
+    high, low = _column(reference[1], "topk").get("high"), _column(best[1], "topk").get("low")
+    if best[0] is not reference[0] and high is not None and low is not None and float(high) >= float(low):
+        said.append("The two intervals overlap: this many examples do not settle the difference.")
+    for run, e in scored:
+        share = e.summary.get("never_kept")
+        if share is not None and float(share) >= 0.02:
+            counted = (
+                "those count as unmoved, which flatters this model"
+                if str(e.summary.get("protocol")).startswith("paper")
+                else "those have no score"
+            )
+            said.append(
+                f"{run.name}: on {100 * float(share):.0f}% of the examples no attack step kept the prediction; "
+                f"{counted}."
+            )
+    return said
+
+
+def _moved(evaluation: Evaluation) -> str:
+    return f"{100 * (1 - _mean(evaluation, 'topk')):.0f}%"
+
+
+def _mean(evaluation: Evaluation, key: str) -> float:
+    return float(_column(evaluation, key)["value"])
+
+
+def _column(evaluation: Evaluation, key: str) -> Mapping[str, Any]:
+    return evaluation.summary.get("columns", {}).get(key) or {}

@@ -1,0 +1,203 @@
+"""The page: one file that holds everything it shows, and reaches for nothing.
+
+Text is escaped by the template engine, the explorer's data is JSON with `<`, `>` and `&` written as escapes, and a
+content security policy admits the page's own script by its hash alone: a class called `<script>` does nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robattr._extras import need
+from robattr._version import __version__
+from robattr.report import curves, svg
+from robattr.report.explorer import BUDGET, explorer
+from robattr.report.findings import finding
+from robattr.report.published import SOURCE
+from robattr.report.runs import Group, Run, measured
+from robattr.report.tables import show, table
+
+SCORES = (("topk", "top-k intersection", 0.0, 1.0), ("kendall", "Kendall's rank correlation", -0.2, 1.0))
+LOGGED = (
+    ("loss", "loss ℓ", True),
+    ("penalty", "size of the regulariser (before its weight)", True),
+    ("val_accuracy", "validation accuracy", False),
+)
+
+
+def page(runs: Sequence[Run], *, title: str = "Attribution robustness", budget: int = BUDGET) -> str:
+    """Render the runs as one HTML document."""
+    jinja2 = need("jinja2", extra="report")
+    groups = measured(runs)
+    colours = curves.shades(runs)
+    script = _resource("explorer.js")
+    template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
+        _resource("page.html.j2")
+    )
+    html: str = template.render(
+        title=title,
+        version=__version__,
+        source=SOURCE,
+        css=_safe(_resource("page.css")),
+        script=_safe(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        data=_safe(embedded({"colours": _ramp(), "shades": colours, "groups": explorer(groups, budget=budget)})),
+        groups=[_group(group, colours) for group in groups],
+        legend=[(run.name, colours[run.name] % svg.SHADES) for run in runs],
+        training=_training(runs, colours),
+        runs=[_about(run) for run in runs],
+        differing=_differing(runs),
+        commands=_commands(runs),
+    )
+    return html
+
+
+def write_page(runs: Sequence[Run], path: str | Path, *, title: str = "Attribution robustness") -> Path:
+    """Write `page` to a file, its folder made where missing."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(page(runs, title=title), encoding="utf-8")
+    return target
+
+
+def embedded(value: Any) -> str:
+    """JSON that may stand inside a `<script>` element: no byte of it can end the element or open another."""
+    text = json.dumps(_finite(value), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _group(group: Group, colours: Mapping[str, int]) -> dict[str, Any]:
+    made = table([group])
+    return {
+        "group": group,
+        "finding": finding(group),
+        "table": made,
+        "show": show,
+        "boxes": [
+            svg.box_plot(
+                [(run.name, e.scores(key), colours[run.name]) for run, e in group.members],
+                label=label.replace("top-k", f"top-{group.k}"),
+                low=_floor(group, key, low),
+                high=high,
+            )
+            for key, label, low, high in SCORES
+        ],
+        "eps": _charts(group, "score_vs_eps", x="eps", x_label="radius ε", colours=colours),
+        "steps": _charts(group, "score_vs_iterations", x="iterations", x_label="attack iterations", colours=colours),
+    }
+
+
+def _charts(group: Group, curve: str, *, x: str, x_label: str, colours: Mapping[str, int]) -> list[str]:
+    made = []
+    for key, label, low, high in SCORES:
+        series = curves.evaluation(group, curve, x=x, y=key, colours=colours)
+        floor = min([low, *(y for s in series for y in s.ys)]) if key == "kendall" else low
+        title = label.replace("top-k", f"top-{group.k}")
+        made.append(svg.line_chart(series, x_label=x_label, y_label=title, y_range=(floor, high), dots=True))
+    return [chart for chart in made if chart]
+
+
+def _floor(group: Group, key: str, usual: float) -> float:
+    lowest = min((v for _, e in group.members for v in e.scores(key)), default=usual)
+    return min(usual, math.floor(lowest * 10) / 10)
+
+
+def _training(runs: Sequence[Run], colours: Mapping[str, int]) -> list[str]:
+    charts = []
+    for key, label, log in LOGGED:
+        series = curves.training(runs, key, colours)
+        charts.append(svg.line_chart(series, x_label="training step", y_label=label, log=log))
+    return [chart for chart in charts if chart]
+
+
+def _about(run: Run) -> dict[str, Any]:
+    return {
+        "name": run.name,
+        "path": _shown(run.path),
+        "config": {key: _plain(value) for key, value in run.config.items()},
+        "environment": {key: _plain(value) for key, value in run.environment.items()},
+        "evaluations": [_evaluated(e.summary) for e in run.evaluations],
+    }
+
+
+def _commands(runs: Sequence[Run]) -> list[str]:
+    """What was typed to make the runs, their evaluations and this page, each once and in that order."""
+    trained = [run.environment.get("command") for run in runs]
+    evaluated = [e.summary.get("command") for run in runs for e in run.evaluations]
+    rendered = f"robattr report {' '.join(shlex.quote(_shown(run.path)) for run in runs)} -o report.html"
+    return list(dict.fromkeys(str(command) for command in [*trained, *evaluated, rendered] if command))
+
+
+def _shown(path: Path) -> str:
+    """A path as it may be published: what lies above the working directory says more about the author than the run."""
+    return path.name if path.is_absolute() else path.as_posix()
+
+
+def _evaluated(summary: Mapping[str, Any]) -> dict[str, Any]:
+    shown = (
+        "protocol",
+        "map",
+        "examples",
+        "seed",
+        "device",
+        "seconds",
+        "command",
+        "settings",
+        "versions",
+        "diagnostics",
+    )
+    return {key: _plain(summary[key]) for key in shown if summary.get(key) is not None}
+
+
+def _differing(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
+    """The configuration keys on which the runs disagree, with each run's value."""
+    keys = dict.fromkeys(key for run in runs for key in run.config)
+    rows = [(key, [_plain(run.config.get(key, "–")) for run in runs]) for key in keys]
+    return [(key, values) for key, values in rows if len(set(values)) > 1]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(_plain(inner) for inner in value)
+    return str(value)
+
+
+def _ramp() -> str:
+    """The colour scale of the maps, 256 RGB triples: magma, perceptually uniform and black at zero."""
+    matplotlib = need("matplotlib", extra="report")
+    rgb = matplotlib.colormaps["magma"](np.linspace(0, 1, 256))[:, :3]
+    return base64.b64encode(np.rint(255 * rgb).astype(np.uint8).tobytes()).decode("ascii")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN; what is not a number is null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return value
+
+
+def _resource(name: str) -> str:
+    return (files("robattr.report") / "page" / name).read_text(encoding="utf-8")
+
+
+def _safe(text: str) -> Any:
+    markup: Any = need("markupsafe", extra="report")
+    return markup.Markup(text)

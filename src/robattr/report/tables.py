@@ -1,0 +1,201 @@
+"""The paper's table from summaries: ours with intervals, the paper's beside it, as Markdown, LaTeX, CSV or plain rows.
+
+Columns are the paper's: natural accuracy, accuracy under PGD, top-k intersection and Kendall's rank correlation of the
+maps before and after the attack. To them we add the share of examples on which no iterate kept the prediction: the
+reference implementation scores those 1, so a large share flatters a fragile model and must be seen.
+"""
+
+from __future__ import annotations
+
+import csv as _csv
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from robattr.report.published import SOURCE, published
+from robattr.report.runs import Evaluation, Group, Run
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table; `share` is printed in per cent, `best` says whether higher is marked as better."""
+
+    key: str
+    title: str
+    share: bool
+    best: bool = False
+
+    def show(self, value: float | None) -> str:
+        if value is None:
+            return "–"
+        return f"{100 * value:.2f}%" if self.share else f"{value:.4f}"
+
+
+COLUMNS = (
+    Column("nat_acc", "Nat Acc.", share=True),
+    Column("adv_acc", "Adv Acc.", share=True),
+    Column("topk", "TopK Inter.", share=True, best=True),
+    Column("kendall", "Rank Corr.", share=False, best=True),
+    Column("never_kept", "Never kept", share=True),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value with its 95 % interval (None where there is none), the paper's, and whether it is the column's best."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    paper: float | None
+    best: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    dataset: str
+    approach: str
+    examples: int | None
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def has_paper(self) -> bool:
+        return any(cell.paper is not None for row in self.rows for cell in row.cells)
+
+
+def table(groups: Iterable[Group]) -> Table:
+    """One row for every run of every group; the best value of a group is marked."""
+    gathered = tuple(groups)
+    rows = tuple(row for group in gathered for row in _group_rows(group))
+    kinds = "; ".join(dict.fromkeys(f"{group.map_name} maps, {group.protocol} protocol" for group in gathered))
+    ks = sorted({group.k for group in gathered})
+    k = f"k = {', '.join(map(str, ks))}"
+    caption = f"Robustness of attributions ({kinds}, {k}). Intervals are 95 %."
+    shown = Table(caption, COLUMNS, rows)
+    return Table(f"{caption} Paper: {SOURCE}.", COLUMNS, rows) if shown.has_paper else shown
+
+
+def markdown(made: Table) -> str:
+    """A GitHub table; the interval follows in brackets, the paper's value on a second line of the cell."""
+    header = ["Dataset", "Approach", *(column.title for column in made.columns)]
+    lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+    for row in made.rows:
+        cells = [_markdown_cell(c, column) for c, column in zip(row.cells, made.columns, strict=True)]
+        lines.append("| " + " | ".join([_escape_markdown(row.dataset), _escape_markdown(row.approach), *cells]) + " |")
+    return "\n".join([*lines, "", made.caption, ""])
+
+
+def latex(made: Table) -> str:
+    """A booktabs `tabular`; the best of a group is bold, the paper's value is set in grey brackets."""
+    lines = [
+        "% needs \\usepackage{booktabs}",
+        "\\begin{tabular}{ll" + "r" * len(made.columns) + "}",
+        "\\toprule",
+        " & ".join(["Dataset", "Approach", *(_escape_latex(c.title) for c in made.columns)]) + r" \\",
+    ]
+    previous = None
+    for row in made.rows:
+        if row.dataset != previous:
+            lines.append("\\midrule")
+        shown = _escape_latex(row.dataset) if row.dataset != previous else ""
+        cells = [_latex_cell(c, column) for c, column in zip(row.cells, made.columns, strict=True)]
+        lines.append(" & ".join([shown, _escape_latex(row.approach), *cells]) + r" \\")
+        previous = row.dataset
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", f"% {made.caption}", ""])
+
+
+def csv(made: Table) -> str:
+    """Full precision, one row per run; every column with its interval and the paper's value."""
+    out = io.StringIO()
+    writer = _csv.writer(out, lineterminator="\n")
+    parts = ("", "_low", "_high", "_paper")
+    writer.writerow(["dataset", "approach", "examples", *(c.key + part for c in made.columns for part in parts)])
+    for row in made.rows:
+        values = [v for c in row.cells for v in (c.value, c.low, c.high, c.paper)]
+        writer.writerow([row.dataset, row.approach, row.examples, *("" if v is None else repr(v) for v in values)])
+    return out.getvalue()
+
+
+def show(cell: Cell, column: Column) -> str:
+    """`72.08% [70.1, 74.0]`, the form of the terminal."""
+    return f"{column.show(cell.value)}{_interval(cell, column)}"
+
+
+def _interval(cell: Cell, column: Column) -> str:
+    if cell.low is None or cell.high is None:
+        return ""
+    scale, digits = (100, 1) if column.share else (1, 3)
+    return f" [{scale * cell.low:.{digits}f}, {scale * cell.high:.{digits}f}]"
+
+
+def _group_rows(group: Group) -> list[Row]:
+    best = {
+        column.key: max((_value(e, column.key) or 0.0 for _, e in group.members), default=None)
+        for column in COLUMNS
+        if column.best and len(group.members) > 1
+    }
+    return [
+        Row(
+            dataset=group.dataset,
+            approach=run.name,
+            examples=evaluation.summary.get("examples"),
+            cells=tuple(_cell(run, evaluation, column, best.get(column.key)) for column in COLUMNS),
+        )
+        for run, evaluation in group.members
+    ]
+
+
+def _cell(run: Run, evaluation: Evaluation, column: Column, best: float | None) -> Cell:
+    summary = evaluation.summary
+    value = _value(evaluation, column.key)
+    found = summary.get("columns", {}).get(column.key) or {}
+    # The paper's numbers are its own protocol's; beside any other they would invite a false comparison.
+    if summary.get("protocol") == "paper":
+        row = published(run.dataset, run.method, map_name=str(summary.get("map")), m=run.config.get("m"))
+    else:
+        row = None
+    return Cell(
+        value=value,
+        low=found.get("low"),
+        high=found.get("high"),
+        paper=row.column(column.key) if row else None,
+        best=value is not None and value == best,
+    )
+
+
+def _value(evaluation: Evaluation, key: str) -> float | None:
+    if key == "never_kept":
+        found = evaluation.summary.get("never_kept")
+    else:
+        found = (evaluation.summary.get("columns", {}).get(key) or {}).get("value")
+    return None if found is None else float(found)
+
+
+def _markdown_cell(cell: Cell, column: Column) -> str:
+    value = f"**{column.show(cell.value)}**" if cell.best else column.show(cell.value)
+    paper = f"<br>paper {column.show(cell.paper)}" if cell.paper is not None else ""
+    return f"{value}{_interval(cell, column)}{paper}"
+
+
+def _latex_cell(cell: Cell, column: Column) -> str:
+    value = _escape_latex(column.show(cell.value)).replace("–", "--")
+    value = f"\\textbf{{{value}}}" if cell.best else value
+    interval = f" {{\\scriptsize{_interval(cell, column)}}}" if cell.low is not None else ""
+    paper = f" ({_escape_latex(column.show(cell.paper))})" if cell.paper is not None else ""
+    return f"{value}{interval}{paper}"
+
+
+def _escape_markdown(text: str) -> str:
+    return "".join(f"\\{c}" if c in "\\|*_`<>[]" else c for c in text)
+
+
+def _escape_latex(text: str) -> str:
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    return "".join(special.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)

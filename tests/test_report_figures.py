@@ -1,0 +1,65 @@
+"""Publication figures: every format opens, files are reproducible, and the commands write what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from fake_runs import METHODS, write_run
+from robattr.cli import app
+from robattr.report.figures import _telling, write_figures
+from robattr.report.runs import read_runs
+
+NAMES = ("figure1", "figure2", "eps", "training")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    root = tmp_path_factory.mktemp("runs")
+    return [write_run(root, method, examples=4, steps=3) for method in METHODS]
+
+
+def test_every_figure_in_every_format(runs: list[Path], tmp_path: Path) -> None:
+    written = write_figures(read_runs(runs), tmp_path, rows=2)
+    expected = {f"{name}.{suffix}" for name in NAMES for suffix in ("pdf", "svg", "png")}
+    assert {path.name for path in written} == expected | {"table.md", "table.tex", "table.csv"}
+    for name in NAMES:
+        assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+        assert ElementTree.parse(tmp_path / f"{name}.svg").getroot().tag.endswith("svg")
+        with Image.open(tmp_path / f"{name}.png") as image:
+            assert min(image.size) > 200
+
+
+def test_files_are_reproducible(runs: list[Path], tmp_path: Path) -> None:
+    first, second = (write_figures(read_runs(runs), tmp_path / d, formats=("svg", "pdf"), rows=1) for d in "ab")
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_figure_1_shows_the_usual_case_of_different_classes(runs: list[Path]) -> None:
+    evaluation = read_runs(runs)[0].evaluations[0]
+    ids = [r["id"] for r in evaluation.records if r["topk"] is not None]
+    chosen = _telling(ids, evaluation, 3)
+    by_id = {r["id"]: r for r in evaluation.records}
+    assert {by_id[i]["label"] for i in chosen} == {0, 1, 2}
+    middle = sorted(by_id[i]["topk"] for i in ids)[len(ids) // 2]
+    assert all(abs(by_id[i]["topk"] - middle) < 0.05 for i in chosen)
+
+
+def test_commands(runs: list[Path], tmp_path: Path) -> None:
+    paths = [str(run) for run in runs]
+    page, folder = tmp_path / "deep" / "page.html", tmp_path / "figures"
+    result = CliRunner().invoke(app, ["report", *paths, "-o", str(page)], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    result = CliRunner().invoke(app, ["figures", *paths, "-o", str(folder), "--formats", "svg"], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert sorted(path.suffix for path in folder.iterdir()) == [".csv", ".md", *[".svg"] * 4, ".tex"]
+
+
+def test_an_unknown_format_is_refused(runs: list[Path]) -> None:
+    result = CliRunner().invoke(app, ["figures", str(runs[0]), "--formats", "pgn"])
+    assert "did you mean 'png'" in str(result.exception)

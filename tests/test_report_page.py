@@ -1,0 +1,179 @@
+"""The page without a browser: charts against matplotlib's own statistics, packed galleries, escaping, findings."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.cbook import boxplot_stats
+
+from fake_runs import METHODS, write_run
+from robattr.errors import CheckpointError
+from robattr.report import svg
+from robattr.report.explorer import explorer
+from robattr.report.findings import finding
+from robattr.report.gallery import read_gallery, top_k
+from robattr.report.html import embedded, page
+from robattr.report.runs import groups, read_runs
+
+HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    root = tmp_path_factory.mktemp("runs")
+    return [write_run(root, method) for method in METHODS]
+
+
+def test_box_is_tukeys() -> None:
+    values = np.random.default_rng(0).standard_t(2, 300)
+    ours, theirs = svg.box_of(values), boxplot_stats(values)[0]
+    assert ours is not None
+    assert (ours.low, ours.q1, ours.median, ours.q3, ours.high) == pytest.approx(
+        [theirs[key] for key in ("whislo", "q1", "med", "q3", "whishi")]
+    )
+    np.testing.assert_allclose(ours.beyond, np.sort(theirs["fliers"]))
+    assert svg.box_of([float("nan")]) is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "log", "expected"),
+    [
+        (0.0, 1.0, False, [0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        (-0.2, 1.0, False, [0, 0.25, 0.5, 0.75, 1.0]),
+        (0.5, 4.0, True, [0.5, 1, 2]),
+        (1e-4, 1e1, True, [1e-4, 1e-2, 1]),
+    ],
+)
+def test_axes_have_round_ticks_inside_the_range(low: float, high: float, log: bool, expected: list[float]) -> None:
+    axis = svg.Axis(low, high, 0, 100, log=log)
+    assert axis.ticks() == pytest.approx(expected)
+    assert (axis(low), axis(high)) == pytest.approx((0, 100))
+
+
+def test_charts_leave_out_what_cannot_be_drawn_and_escape_names() -> None:
+    series = svg.Series("<b>", [0, 1, 2, 3], [float("nan"), 0.0, 2.0, 3.0], 0)
+    drawn = svg.line_chart([series], x_label="x", y_label="y", log=True)
+    assert len(re.search(r'points="([^"]*)"', drawn).group(1).split()) == 2  # type: ignore[union-attr]
+    assert "<b>" not in drawn
+    assert svg.line_chart([], x_label="x", y_label="y") == ""
+    assert "no scores" in svg.box_plot([("a", [], 0)], label="l", low=0, high=1)
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_a_packed_example_unpacks_to_the_gallery(tmp_path: Path, colour: bool) -> None:
+    run = write_run(tmp_path, "natural", colour=colour, steps=4)
+    gallery = read_gallery(run / "records" / "paper-ig-gallery.npz")
+    packed = explorer(groups(read_runs([run])))[0]
+    example = packed["examples"][2]
+    height, width, channels = packed["shape"]
+    image = np.frombuffer(zlib.decompress(base64.b64decode(example["image"])), np.uint8)
+    np.testing.assert_array_equal(image.reshape(height, width, channels), np.moveaxis(gallery.image[2], 0, -1))
+    blob = np.frombuffer(zlib.decompress(base64.b64decode(example["models"][0]["blob"])), np.uint8)
+    size, steps = height * width, 4
+    assert blob.size == steps * size * channels + (steps + 1) * size + (steps + 1) * ((size + 7) // 8)
+    change = blob[: steps * size * channels].reshape(steps, height, width, channels).astype(int) - 128
+    np.testing.assert_array_equal(
+        np.moveaxis(gallery.image[2], 0, -1) + change, np.moveaxis(gallery.perturbed[2], 1, -1)
+    )
+    packed_map = (size + 7) // 8
+    bits = np.unpackbits(blob[-packed_map:])[:size].astype(bool)
+    np.testing.assert_array_equal(bits.reshape(height, width), top_k(gallery.after[2, -1], packed["k"]))
+
+
+def test_top_k_takes_exactly_k_and_the_lower_index_of_equals() -> None:
+    mask = top_k(np.array([[0.0, 3.0, 1.0], [1.0, 0.0, 1.0]]), 3)
+    np.testing.assert_array_equal(mask, [[False, True, True], [True, False, False]])
+    assert top_k(np.zeros((2, 2)), 100).all()
+
+
+def test_the_explorer_keeps_to_its_budget(runs: list[Path]) -> None:
+    everything = explorer(groups(read_runs(runs)))[0]["examples"]
+    half = len(json.dumps(everything)) // 2
+    fewer = explorer(groups(read_runs(runs)), budget=half)[0]["examples"]
+    assert 1 <= len(fewer) < len(everything)
+    assert len(json.dumps(fewer)) <= half
+
+
+def test_a_damaged_gallery_is_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "natural")
+    path = run / "records" / "paper-ig-gallery.npz"
+    np.savez(path, id=np.arange(3))
+    with pytest.raises(CheckpointError, match="lacks label"):
+        read_gallery(path)
+    path.write_bytes(b"nonsense")
+    with pytest.raises(CheckpointError, match="evaluate the run again"):
+        read_gallery(path)
+
+
+class Elements(HTMLParser):
+    """Collects tags with their attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def test_the_page_refers_to_nothing_outside_itself(runs: list[Path]) -> None:
+    parser = Elements()
+    parser.feed(page(read_runs(runs)))
+    addresses = [a[k] for _, a in parser.found for k in ("src", "href", "action", "srcset") if k in a]
+    assert addresses
+    assert all(address and address.startswith(("#", "data:")) for address in addresses)
+    assert sum(tag == "script" for tag, _ in parser.found) == 2
+    assert not [name for _, a in parser.found for name in a if name.startswith("on")]
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "natural", classes=(HOSTILE, "b", "c"))
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "method": HOSTILE, "note": HOSTILE}))
+    html = page(read_runs([run]), title=HOSTILE)
+    parser = Elements()
+    parser.feed(html)
+    assert sum(tag == "script" for tag, _ in parser.found) == 2
+    assert not any(tag == "img" for tag, _ in parser.found)
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
+    assert data is not None
+    assert json.loads(data.group(1))["groups"][0]["classes"][0] == HOSTILE
+
+
+def test_embedded_json_cannot_leave_its_element_and_has_no_nan() -> None:
+    value = {"a": "</script><!--\u2028&", "b": [float("nan"), float("inf"), 1.5]}
+    text = embedded(value)
+    assert not set("<>&") & set(text)
+    assert json.loads(text) == {"a": value["a"], "b": [None, None, 1.5]}
+
+
+def test_the_headline_is_computed_from_the_summaries(runs: list[Path]) -> None:
+    said = finding(groups(read_runs(runs))[0])
+    moved = {}
+    for run in (runs[0], runs[-1]):
+        columns = json.loads((run / "records" / "paper-ig.json").read_text())["columns"]
+        moved[run.name] = f"{100 * (1 - columns['topk']['value']):.0f}%"
+    assert said.headline.startswith(f"On fashion-mini, the attack replaced {moved['natural']} of the 100")
+    assert f"{moved['ig-sum-norm']} of those of the IG-SUM-NORM model" in said.headline
+    assert "1.9 points lower" in said.headline
+    assert said.cautions == (
+        "NATURAL: on 3% of the examples no attack step kept the prediction; those count as unmoved, which flatters "
+        "this model.",
+    )
+
+
+def test_an_undecided_comparison_says_so(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path, method, gallery=False) for method in ("natural", "madry")]
+    for path in paths:
+        file = path / "records" / "paper-ig.json"
+        summary = json.loads(file.read_text())
+        summary["columns"]["topk"] |= {"low": 0.0, "high": 1.0}
+        file.write_text(json.dumps(summary))
+    assert "overlap" in finding(groups(read_runs(paths))[0]).cautions[0]

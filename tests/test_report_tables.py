@@ -1,0 +1,110 @@
+"""Tables say what the summaries say, in three languages, and quote the paper correctly."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from fake_runs import METHODS, write_run
+from robattr.errors import CheckpointError
+from robattr.report import tables
+from robattr.report.published import DIFFERENT_M, INTEGRATED_GRADIENTS, SIMPLE_GRADIENT, published
+from robattr.report.runs import groups, measured, read_run, read_runs
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    return [write_run(tmp_path, method, gallery=False) for method in METHODS]
+
+
+def _table(paths: list[Path]) -> tables.Table:
+    return tables.table(groups(read_runs(paths)))
+
+
+def test_runs_come_in_the_papers_order_with_its_names(runs: list[Path]) -> None:
+    assert [row.approach for row in _table(runs[::-1]).rows] == ["NATURAL", "Madry et al.", "IG-NORM", "IG-SUM-NORM"]
+
+
+def test_csv_holds_the_summaries_values_exactly(runs: list[Path]) -> None:
+    rows = list(csv.DictReader(io.StringIO(tables.csv(_table(runs)))))
+    for row, run in zip(rows, runs, strict=True):
+        summary = json.loads((run / "records" / "paper-ig.json").read_text())
+        for column, cell in summary["columns"].items():
+            assert float(row[column]) == cell["value"]
+            assert float(row[f"{column}_low"]) == cell["low"]
+            assert float(row[f"{column}_high"]) == cell["high"]
+        assert float(row["never_kept"]) == summary["never_kept"]
+
+
+def test_markdown_marks_the_best_and_shows_intervals(runs: list[Path]) -> None:
+    lines = tables.markdown(_table(runs)).splitlines()
+    best = next(line for line in lines if "IG-SUM-NORM" in line)
+    cell = json.loads((runs[-1] / "records" / "paper-ig.json").read_text())["columns"]["topk"]
+    assert f"**{100 * cell['value']:.2f}%** [{100 * cell['low']:.1f}, {100 * cell['high']:.1f}]" in best
+    assert all("**" not in line for line in lines if "NATURAL" in line)
+    assert len({line.count("|") for line in lines[:6]}) == 1
+
+
+def test_latex_rows_have_one_cell_per_column_and_are_escaped(runs: list[Path]) -> None:
+    made = _table(runs)
+    rows = [line for line in tables.latex(made).splitlines() if line.endswith(r"\\")]
+    assert {row.count(" & ") for row in rows} == {1 + len(made.columns)}
+    assert tables._escape_latex(r"50% & a_b\c{}") == r"50\% \& a\_b\textbackslash{}c\{\}"
+    assert tables._escape_markdown("a|b*<i>") == r"a\|b\*\<i\>"
+
+
+def test_the_papers_numbers_stand_beside_its_own_protocol_only(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "natural", dataset="mnist", gallery=False)
+    cells = _table([run]).rows[0].cells
+    assert [cell.paper for cell in cells] == [0.9917, 0.0, 0.4661, 0.1758, None]
+    assert "NeurIPS 2019" in _table([run]).caption
+    path = run / "records" / "paper-ig.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "protocol": "strict"}))
+    assert all(cell.paper is None for cell in _table([run]).rows[0].cells)
+
+
+def test_the_published_tables_are_complete() -> None:
+    assert len(INTEGRATED_GRADIENTS) == 16
+    assert len(SIMPLE_GRADIENT) == 12
+    assert sorted(DIFFERENT_M) == list(range(10, 101, 10))
+    # The same models were measured in tables 1 and 3: their accuracies must agree.
+    for key, row in SIMPLE_GRADIENT.items():
+        assert (row.nat_acc, row.adv_acc) == (INTEGRATED_GRADIENTS[key].nat_acc, INTEGRATED_GRADIENTS[key].adv_acc)
+    assert published("mnist", "ig-norm", m=50) is DIFFERENT_M[50]
+    assert DIFFERENT_M[50].topk == INTEGRATED_GRADIENTS["mnist", "ig-norm"].topk
+    assert published("fashion-mini", "natural") is None
+    assert published("mnist", "natural", map_name="smoothgrad") is None
+
+
+def test_two_runs_of_one_method_are_told_apart(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path / seed, "natural", gallery=False).rename(tmp_path / f"s{seed}") for seed in "12"]
+    assert [run.name for run in read_runs(paths)] == ["NATURAL (s1)", "NATURAL (s2)"]
+
+
+def test_a_folder_that_is_no_run_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"not a run directory.*robattr train"):
+        read_run(tmp_path)
+
+
+def test_a_run_without_evaluation_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "natural", gallery=False)
+    for file in (run / "records").iterdir():
+        file.unlink()
+    with pytest.raises(CheckpointError, match="robattr evaluate"):
+        measured([read_run(run)])
+
+
+def test_a_torn_training_log_is_read_but_a_torn_record_is_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "natural", gallery=False)
+    log = run / "metrics.jsonl"
+    whole = len(read_run(run).metrics)
+    log.write_text(log.read_text() + '{"step": 31')
+    assert len(read_run(run).metrics) == whole
+    records = run / "records" / "paper-ig.jsonl"
+    records.write_text(records.read_text() + '{"id": 12')
+    with pytest.raises(CheckpointError, match="line 121"):
+        read_run(run)
