@@ -103,6 +103,36 @@ def test_shapes_slabs_and_large_maps(measure, monkeypatch):
     same(measure(big, big.roll(1, 1) + big), loop(CORRELATIONS[measure], big, big.roll(1, 1) + big))
 
 
+@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
+@pytest.mark.parametrize(("B", "n"), [(200, 60), (130, 2000), (9, 9000)])
+def test_measures_are_the_same_on_every_device(device, B, n, monkeypatch):
+    """Sorts and scans take other kernels by size and batch; the numbers are those of the CPU, slab by slab."""
+    monkeypatch.setattr(shared, "GPU_SLAB", B // 2 * n)
+    g = torch.Generator().manual_seed(17)
+    a, b = mostly_zero(g, B, n).float(), few_levels(g, B, n).float()
+    a[3, 5] = b[4, 6] = NAN
+    b[5] = -0.0
+    mask = torch.rand(B, n, generator=g) < 0.5
+    k = mask.sum(1) // 2
+    there = [t.to(device) for t in (a, b, mask, k)]
+    for measure in (
+        lambda a, b, mask, k: kendall(a, b),
+        lambda a, b, mask, k: kendall(a, b, mask=mask),
+        lambda a, b, mask, k: spearman(a, b, mask=mask),
+        lambda a, b, mask, k: cosine(a, b, mask=mask),
+        lambda a, b, mask, k: tie_ceiling(a, b, mask=mask),
+        lambda a, b, mask, k: topk_intersection(a, b, 7),
+        lambda a, b, mask, k: topk_intersection(a, b, k, mask=mask),
+        lambda a, b, mask, k: ssim(a.view(B, -1, 20), b.view(B, -1, 20)),
+        lambda a, b, mask, k: mass_center_displacement(a.view(B, -1, 20), b.view(B, -1, 20) + 3),
+    ):
+        got = measure(*there)
+        assert got.device.type == device
+        torch.testing.assert_close(got.cpu(), measure(a, b, mask, k), rtol=0, atol=1e-9, equal_nan=True)
+    one = slice(7, 8)
+    same(kendall(there[0], there[1])[one].cpu(), loop(CORRELATIONS[kendall], a[one], b[one]))
+
+
 def test_perfect_and_opposite_orders():
     a = torch.arange(50.0).repeat(2, 1)
     b = torch.stack([a[0] ** 3, -a[1]])

@@ -15,7 +15,7 @@ from torch import Tensor
 from robattr.errors import InvalidInput
 
 # Pixels worked on at once. A pixel needs about a hundred bytes of scratch: a CPU gains nothing from larger slabs
-# than this, while a GPU wants few and large launches and stays under a gigabyte.
+# than this, while a GPU wants few and large launches and stays at a gigabyte.
 CPU_SLAB = 1 << 18
 GPU_SLAB = 1 << 23
 

@@ -25,7 +25,7 @@ def top_k_mask(a: Tensor, k: int | Tensor, *, mask: Tensor | None = None) -> Ten
     falling = rows(-rows(a), mask)  # so that the largest come first and NaN, a pixel that is out, last
     need = _check_k(k, falling, available=None if mask is None else mask.flatten(1).sum(1))
     if isinstance(k, int):
-        threshold = falling.kthvalue(k, dim=1, keepdim=True).values
+        threshold = falling.topk(k, dim=1, largest=False).values[:, -1:]
     else:
         threshold = falling.sort(1).values.gather(1, need[:, None] - 1)
     above, level = falling < threshold, falling == threshold
