@@ -1,10 +1,10 @@
 """Data: the paper's four datasets, an embedded default, the user's own; and training batches made of them."""
 
-from robattr.data.augment import Geometry as Geometry
-from robattr.data.augment import augment as augment
-from robattr.data.augment import draw as draw
+from robattr.data.augmentation import Geometry as Geometry
+from robattr.data.augmentation import augment as augment
+from robattr.data.augmentation import draw as draw
 from robattr.data.batches import Batches as Batches
-from robattr.data.card import Card as Card
+from robattr.data.cards import Card as Card
 from robattr.data.catalog import card as card
 from robattr.data.catalog import folder as folder
 from robattr.data.catalog import load as load
@@ -13,10 +13,10 @@ from robattr.data.catalog import root as root
 from robattr.data.dataset import Dataset as Dataset
 from robattr.data.dataset import Split as Split
 from robattr.data.download import fetch as fetch
-from robattr.data.equalise import equalise as equalise
+from robattr.data.equalisation import equalise as equalise
 from robattr.data.image_folder import from_folder as from_folder
 from robattr.data.own import from_dataset as from_dataset
 from robattr.data.own import from_tensors as from_tensors
-from robattr.data.verify import State as State
-from robattr.data.verify import glance as glance
-from robattr.data.verify import verify as verify
+from robattr.data.state import State as State
+from robattr.data.state import glance as glance
+from robattr.data.state import verify as verify

@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from robattr.data.augment import augment, draw
+from robattr.data.augmentation import augment, draw
 from robattr.data.dataset import Dataset
 from robattr.errors import InvalidInput
 
@@ -15,10 +15,9 @@ ORDER, AUGMENTATION = 0, 1  # independent streams of one seed
 
 
 class Batches:
-    """The global training batch of every step. Images live on `device` as uint8; a step makes no host
-    synchronisation.
+    """The global training batch of every step; images live on `device` as uint8, and no step waits for the device.
 
-    An epoch is a fresh permutation. Plain datasets: consecutive slices of it, ⌊N/size⌋ a epoch (MNIST:
+    An epoch is a fresh permutation. Plain datasets: consecutive slices of it, ⌊N/size⌋ an epoch (MNIST:
     55,000/50 = 1,100 exactly), what remains being left out; a dataset smaller than `size` is one batch.
 
     Balanced datasets (`per_class` = P > 0): a virtual epoch of classes × P examples. Example i of a class is

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from robattr.data.card import Card
+from robattr.data.cards import Card
 from robattr.data.dataset import Dataset
 from robattr.data.flower import FLOWER
 from robattr.data.gtsrb import GTSRB
@@ -30,9 +30,7 @@ def card(name: str) -> Card:
 
 
 def root(data_dir: str | Path | None = None) -> Path:
-    """The folder that holds a folder for each dataset: `data_dir`, else $ROBATTR_DATA, else the user's
-    cache.
-    """
+    """The folder that holds a folder for each dataset: `data_dir`, else $ROBATTR_DATA, else the user's cache."""
     chosen = data_dir or os.environ.get("ROBATTR_DATA")
     return Path(chosen).expanduser() if chosen else _user_cache() / "robattr" / "data"
 
@@ -46,9 +44,7 @@ def _user_cache() -> Path:
 
 
 def load(name: str, root: str | Path | None = None) -> Dataset:
-    """Load a dataset by name from `root` (see `robattr.data.root`), every file checked against what it must
-    hold.
-    """
+    """Load a dataset by name from `root` (see `robattr.data.root`), checking every file's content."""
     return card(name).read(folder(name, root))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from robattr.data.equalise import equalise
+from robattr.data.equalisation import equalise
 from robattr.errors import InvalidInput, nearest
 
 SPLITS = ("train", "validation", "test")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from robattr._extras import need
-from robattr.data.card import Card, Remote
+from robattr.data.cards import Card, Remote
 from robattr.data.catalog import card, folder
 from robattr.errors import DataError
 

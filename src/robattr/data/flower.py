@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from robattr._extras import need
-from robattr.data.card import Card, Remote
+from robattr.data.cards import Card, Remote
 from robattr.data.dataset import Dataset, Split
 from robattr.data.files import Arrays, cached, members, sha256
 from robattr.errors import DataError
@@ -141,7 +141,7 @@ FLOWER = Card(
     sizes=(1_088, 136, 136),
     shape=(3, SIZE, SIZE),
     megabytes=60,
-    licence="photographs from the web, for research, see its page",
+    licence="for research",
     citation="Nilsback, Zisserman: A visual vocabulary for flower classification, CVPR 2006",
     remotes=(
         Remote(

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from robattr._extras import need
-from robattr.data.card import Card, Remote
+from robattr.data.cards import Card, Remote
 from robattr.data.dataset import Dataset, Split
 from robattr.data.files import Arrays, cached, members, read_npz, sha256, sha256_file
 from robattr.data.resize import resize_bilinear
@@ -85,8 +85,10 @@ CLASSES = (
 
 
 def read(folder: Path, facts: Facts = OFFICIAL) -> Dataset:
-    """The dataset in `folder`: from train.npz and test.npz where they are, else from the three official
-    archives.
+    """The dataset in `folder`: from train.npz and test.npz where they are, else from the official archives.
+
+    Prepared pixels must be the known ones. Pixels decoded from the archives are not compared with them, as OpenCV's own
+    resize rounds differently from processor to processor; labels and tracks are, and every frame is checked by its CRC.
     """
     if (folder / "train.npz").is_file() and (folder / "test.npz").is_file():
         arrays = _prepared(folder, facts)
@@ -116,11 +118,9 @@ def read(folder: Path, facts: Facts = OFFICIAL) -> Dataset:
 
 
 def hold_out(labels: NDArray[np.uint8], tracks: NDArray[np.int16], train_counts: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Which frames go to validation: of each class whole tracks, chosen by a fixed seed, until `train_counts`
-    remain.
+    """Which frames go to validation: whole tracks of each class, chosen by a fixed seed, until `train_counts` remain.
 
-    The one track of 29 frames (class 33) always stays in training, since all held-out numbers are multiples of
-    30.
+    The one track of 29 frames (class 33) stays in training, since all held-out numbers are multiples of 30.
     """
     random = np.random.RandomState(SEED)  # its stream is frozen for good, unlike default_rng's
     chosen = np.zeros(len(labels), dtype=bool)
@@ -256,7 +256,7 @@ GTSRB = Card(
     sizes=(34_799, 4_410, 12_630),
     shape=(3, SIZE, SIZE),
     megabytes=360,
-    licence="free for research, see its page",
+    licence="for research",
     citation="Stallkamp, Schlipsing, Salmen, Igel: Man vs. computer, Neural Networks 32, 2012",
     remotes=(
         _remote(TRAIN_ZIP, 39_209, ".ppm"),

@@ -52,6 +52,11 @@ def from_folder(
     if not classes:
         raise DataError(f"expected class folders in {main}, got none: put each class's images in a folder of its own")
     whole = _read(main, classes, size=size, mode=mode, skipped=skipped)
+    empty = [name for label, name in enumerate(classes) if label not in whole.labels]
+    if empty:
+        raise DataError(
+            f"{main}: expected images in every class folder, got none that can be read in {', '.join(empty)}"
+        )
     given = {
         part: _read(folder, classes, size=size, mode=mode, skipped=skipped)
         for part, folder in split_folders.items()
@@ -98,8 +103,6 @@ def _read(folder: Path, classes: tuple[str, ...], *, size: int, mode: str, skipp
             else:
                 images.append(image)
                 labels.append(label)
-        if label not in labels[-1:] and folder.name != "validation" and folder.name != "test":
-            raise DataError(f"{folder / name}: expected images, got none that can be read: fill or remove the folder")
     stacked = np.stack(images) if images else np.empty((0, 1 if mode == "L" else 3, size, size), np.uint8)
     return Split(torch.from_numpy(stacked), torch.tensor(labels, dtype=torch.int64), torch.arange(len(labels)))
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robattr.data.card import Card
+from robattr.data.cards import Card
 from robattr.data.dataset import SPLITS, Dataset, Split
 from robattr.data.files import Arrays, sha256
 from robattr.data.mnist import CLOTHES

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robattr.data.card import Card, Remote
+from robattr.data.cards import Card, Remote
 from robattr.data.dataset import Dataset, Split
 from robattr.data.files import sha256
 from robattr.errors import DataError

@@ -45,11 +45,12 @@ def draw(count: int, size: int, generator: torch.Generator) -> Geometry:
 
 
 def augment(images: Tensor, geometry: Geometry) -> Tensor:
-    """Warp uint8 images (B, C, H, H) by `geometry`: the reference's chain, its last step the truncation to
-    uint8.
+    """Warp uint8 images (B, C, H, H) by `geometry`: the reference's chain, ×255 and truncation to uint8 included."""
+    return (warp(images, geometry) * 255).to(torch.uint8)
 
-    As there, values pass through [0, 1] and back: ×1/255 first, ×255 before truncating.
-    """
+
+def warp(images: Tensor, geometry: Geometry) -> Tensor:
+    """The chain on uint8 images (B, C, H, H), before it is truncated: float, in [0, 1]."""
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[2] != images.shape[3]:
         raise InvalidInput(
             f"expected square uint8 images (B, C, H, H), got {images.dtype} of {tuple(images.shape)}: resize them first"
@@ -61,11 +62,9 @@ def augment(images: Tensor, geometry: Geometry) -> Tensor:
     # Truncation makes the last bit visible: float64 wherever the device has it.
     dtype = torch.float32 if images.device.type == "mps" else torch.float64
     maps = maps.to(dtype).to(images.device, non_blocking=True)
-    x = images.to(dtype) / 255
-    x = _warp(x, maps[0], black=False)
-    x = _warp(x, maps[1], black=True)
-    x = _warp(x, maps[2], black=False)
-    return (x * 255).to(torch.uint8)
+    x = _sample(images.to(dtype) / 255, maps[0], black=False)
+    x = _sample(x, maps[1], black=True)
+    return _sample(x, maps[2], black=False)
 
 
 def _rotation(angle: Tensor, size: int) -> Tensor:
@@ -107,7 +106,7 @@ def _projection(corners: Tensor, size: int) -> Tensor:
     return torch.cat([solution, torch.ones_like(solution[:, :1])], dim=1).view(-1, 3, 3)
 
 
-def _warp(x: Tensor, matrix: Tensor, *, black: bool) -> Tensor:
+def _sample(x: Tensor, matrix: Tensor, *, black: bool) -> Tensor:
     """Sample x (B, C, H, W) bilinearly where `matrix` (B, 3, 3) sends each output pixel; outside: black, else
     the edge.
     """

@@ -12,9 +12,7 @@ from robattr.errors import DataError
 
 @dataclass(frozen=True)
 class Remote:
-    """A file to download: its name, its mirrors in the order to try, what identifies it, and the check of
-    that.
-    """
+    """A file to download: its name, its mirrors in the order to try, what identifies it, and the check of that."""
 
     file: str
     urls: tuple[str, ...]

@@ -43,6 +43,7 @@ def _equalise_rows(rows: Tensor) -> Tensor:
     lowest = rows.amin(1, keepdim=True).long()
     h0 = cdf.gather(1, lowest)
     constant = h0 == total
-    scale = 255.0 / (total - h0).clamp(min=1).float()
+    rest = (total - h0).clamp(min=1).float()
+    scale = torch.full_like(rest, 255) / rest  # `255 / rest` would multiply by a rounded reciprocal
     table = ((cdf - h0).clamp(min=0).float() * scale).round().to(torch.uint8)
     return torch.where(constant, rows, table.flatten()[bins])
