@@ -1,0 +1,51 @@
+"""What an evaluation refuses before any time is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from robattr.errors import InvalidInput
+from robattr.evaluate.protocol import Protocol
+from robattr.formula.network import check_batch, check_model, second_order
+
+
+def check(model: nn.Module, x: Tensor, y: Tensor, ids: Sequence[int], protocol: Protocol) -> None:
+    """Refuse examples, models and settings that would yield a number without a meaning."""
+    check_model(model)
+    check_batch(model, x, y)
+    if len(set(ids)) != len(ids) or len(ids) != len(x) or min(ids) < 0:
+        raise InvalidInput(f"expected {len(x)} different ids of at least 0, one per example")
+    low, high = protocol.bounds
+    least, most = float(x.min()), float(x.max())
+    slack = 1e-5 * (high - low)
+    if least < low - slack or most > high + slack:
+        raise InvalidInput(
+            f"expected pixel values in [{low:g}, {high:g}], got {least:g} to {most:g}: "
+            "scale the data, or state its bounds in the protocol"
+        )
+    pixels = prod(x.shape[2:]) if x.dim() == 4 else prod(x.shape[1:])
+    for name, k in (("k", protocol.k), ("eval_k", protocol.eval_k)):
+        if not 1 <= k <= pixels:
+            raise InvalidInput(f"expected {name} between 1 and the {pixels} pixels of a map, got {k}")
+    _check_answers(model, x, y)
+
+
+def _check_answers(model: nn.Module, x: Tensor, y: Tensor) -> None:
+    with second_order(model), torch.no_grad():
+        answers = torch.cat([model(part) for part in x.split(256)])
+        again = model(x[:256])
+    if not answers.isfinite().all():
+        raise InvalidInput("expected finite logits, got NaN or infinite ones: the model is broken on these inputs")
+    if not torch.allclose(again, answers[: len(again)], rtol=1e-2, atol=1e-3 * float(answers.abs().max())):
+        raise InvalidInput("the model answers differently when asked twice: fix its randomness before measuring it")
+    if bool((answers >= 0).all()) and torch.allclose(answers.sum(dim=1), torch.ones_like(answers[:, 0]), atol=1e-3):
+        raise InvalidInput("expected logits, got rows that are probabilities (not negative, sum 1): drop the softmax")
+    if not (answers.argmax(dim=1) == y).any():
+        raise InvalidInput(
+            f"none of the {len(x)} examples is classified correctly, so there is no attribution to attack: "
+            "check the labels, the pixel range and the weights"
+        )

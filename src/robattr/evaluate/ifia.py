@@ -1,0 +1,227 @@
+"""IFIA: move the explanation, keep the prediction (Ghorbani et al. 2019, as the paper's evaluation uses it).
+
+Rows: the attack runs on R restarts of B examples at once, restart by restart: row r·B + b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, prod
+
+import torch
+from torch import Tensor, nn
+
+from robattr.errors import InvalidInput
+from robattr.evaluate import noise
+from robattr.evaluate.agreement import kendall
+from robattr.evaluate.ascent import APGD, Ascent, RandomWalk
+from robattr.evaluate.kinds import objective
+from robattr.evaluate.maps import Saliency, constant_along_ray, integrated_gradients
+from robattr.evaluate.memory import rows_that_fit
+from robattr.formula.adversary import PGD, Value
+from robattr.formula.neighbourhoods import LinfBall
+from robattr.formula.network import bind, second_order
+from robattr.formula.scalars import margin
+from robattr.models.smooth import smooth
+
+Measure = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Iterate:
+    """One step of the attack on all rows: the point, the true net's map there, and whether the prediction was kept."""
+
+    x: Tensor
+    map: Tensor
+    keeps: Tensor
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the attack found, per example (B,). Where nothing lowered the score: `perturbed` is x, score 1, iterate 0.
+
+    kept       some iterate kept the prediction (else the attack failed, however fragile the example) score
+    the lowest first measure over prediction-keeping iterates; perturbed, map, iterate, restart belong to it
+    worst      for every measure its own lowest value over all prediction-keeping iterates history    (B,
+    steps) of every measure its lowest value so far flips      share of iterates that changed the prediction
+    still      share of restarts whose first step moved nothing: the direction vanished
+    """
+
+    perturbed: Tensor
+    map: Tensor
+    kept: Tensor
+    score: Tensor
+    iterate: Tensor
+    restart: Tensor
+    flips: Tensor
+    still: Tensor
+    worst: dict[str, Tensor]
+    history: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class IFIA:
+    """`IFIA(model, eps, alpha, steps, kind="topk", k=100)(x, y) -> Found`.
+
+        x_{t+1} = Π(x_t + α·sign ∇_x J(S̃(x_t))),   Π onto the L∞ ball of radius ε and the pixel range
+
+    S̃ is the map of the softplus twin (`beta`; inf is the true net itself, whose maps are flat almost
+    everywhere), J the objective of `kind` (see `kinds`). Every iterate is scored on the true net: an iterate
+    that changes the prediction is not eligible, but the walk goes on from it; of the others the strictly
+    lowest Kendall correlation with the clean map wins.
+
+    `start`: how restarts differ. "step": restart 0 starts at x, the others one seeded random sign step away,
+    on the same lattice x + αℤ; "ball": every restart starts at a seeded uniform point of the ball. `ids` name
+    the examples: starts depend on the id, the seed and the restart alone, so that results do not depend on
+    batches or processes.
+
+    `adaptive` walks with momentum and step halving; `keep` adds −keep·relu(margin) so that the walk turns
+    back where the prediction flips. `guide` is the map to differentiate when `map` cannot be. `measures`
+    score (clean, perturbed) maps, 1 = alike; the first selects the iterate.
+    """
+
+    model: nn.Module
+    eps: float
+    alpha: float
+    steps: int
+    kind: str = "topk"
+    k: int = 100
+    restarts: int = 1
+    map: Saliency = field(default_factory=integrated_gradients)
+    guide: Saliency | None = None
+    beta: float = 1.0
+    bounds: tuple[float, float] = (0.0, 1.0)
+    start: str = "step"
+    adaptive: bool = False
+    keep: float = 0.0
+    target: Tensor | None = None
+    measures: dict[str, Measure] = field(default_factory=lambda: {"kendall": kendall})
+    seed: int = 0
+
+    def __call__(self, x: Tensor, y: Tensor, *, ids: Sequence[int] | None = None) -> Found:
+        names = torch.arange(len(x)) if ids is None else torch.as_tensor(ids)
+        short = self.can_shorten(x).cpu()
+        parts, order = [], []
+        with second_order(self.model):
+            for attack, group in ((self.shortened(), short.nonzero()[:, 0]), (self, (~short).nonzero()[:, 0])):
+                fits = rows_that_fit(self.model, x, passes=max(attack.map.nodes, attack._guide.nodes))
+                for part in group.split(max(1, fits // self.restarts)):
+                    if len(part):
+                        parts.append(attack._attack(x[part], y[part], names[part].tolist()))
+                        order.append(part)
+        return _joined(parts, torch.cat(order).argsort())
+
+    def can_shorten(self, x: Tensor) -> Tensor:
+        """(B,) bool: is the cheaper map of `shortened` provably the same in the whole ball around x?"""
+        return constant_along_ray(self.map, self.model, x, eps=self.eps)
+
+    def shortened(self) -> IFIA:
+        """The same attack by the map's shortcut, if it has one."""
+        return replace(self, map=self.map.along_ray or self.map)
+
+    def objective(self, x: Tensor, y: Tensor, clean: Tensor) -> Value:
+        """What the walk climbs: z ↦ J(S̃(z)) per pixel − keep·relu(margin(z)), a pure function of tensors."""
+        net = bind(self.model).detach()
+        twin = net if self.beta == inf else bind(smooth(self.model, self.beta)).detach()
+        guide, pixels = self._guide, prod(clean.shape[1:])
+        flat = guide(twin, x, y) if self.kind == "mass_center" else clean
+        J = objective(self.kind, clean, twin=flat, k=self.k, target=self.target)
+        if not self.keep:
+            return lambda z: J(guide(twin, z, y)) / pixels
+        label = net(x).argmax(dim=1)
+        return lambda z: J(guide(twin, z, y)) / pixels - self.keep * margin(net, z, label).relu()
+
+    def iterates(
+        self, x: Tensor, y: Tensor, clean: Tensor, *, start: Tensor, rows: Sequence[noise.Row]
+    ) -> Iterator[Iterate]:
+        """Walk from `start` and show every point visited; x, y, clean (maps of x), start and rows are aligned."""
+        net, within = bind(self.model).detach(), LinfBall(self.eps, self.bounds)
+        with torch.no_grad():
+            label, value = net(x).argmax(dim=1), self.objective(x, y, clean)
+            rand = noise.source(rows, self.seed, 1)
+            for z in self._walk().iterates(value, x, within, start=start, rand=rand):
+                yield Iterate(z, self.map(net, z, y).detach(), net(z).argmax(dim=1) == label)
+
+    def starts(self, x: Tensor, rows: Sequence[noise.Row]) -> Tensor:
+        """The first point of each row (id, restart)."""
+        within = LinfBall(self.eps, self.bounds)
+        if self.start == "ball":
+            return within.project(within.start(x, noise.source(rows, self.seed, 0)), x)
+        if self.start != "step":
+            raise InvalidInput(f"start must be 'step' or 'ball', got {self.start!r}")
+        aside = (noise.uniform(x, rows, self.seed, 0) - 0.5).sign()
+        first = torch.tensor([row[-1] == 0 for row in rows], device=x.device).view(-1, *(1,) * (x.dim() - 1))
+        return torch.where(first, x, within.project(x + self.alpha * aside, x))
+
+    @property
+    def _guide(self) -> Saliency:
+        return self.guide or self.map
+
+    def _walk(self) -> Ascent:
+        if self.kind == "random":
+            return RandomWalk(self.steps, self.alpha)
+        return APGD(self.steps, 2 * self.eps) if self.adaptive else PGD(self.steps, self.alpha)
+
+    def _attack(self, x: Tensor, y: Tensor, ids: Sequence[int]) -> Found:
+        R, B = self.restarts, len(x)
+        with torch.no_grad():
+            once = self.map(bind(self.model).detach(), x, y).detach()
+        rows = [(i, r) for r in range(R) for i in ids]
+        xs, ys, clean = x.repeat(R, *(1,) * (x.dim() - 1)), y.repeat(R), once.repeat(R, *(1,) * (once.dim() - 1))
+        start = self.starts(xs, rows)
+        worst = {name: torch.ones(R * B, dtype=torch.float64, device=x.device) for name in self.measures}
+        history: dict[str, list[Tensor]] = {name: [] for name in self.measures}
+        first = next(iter(self.measures))
+        point, seen, at = xs, clean, torch.zeros_like(ys)
+        kept, still, flips = torch.zeros_like(ys).bool(), torch.zeros_like(ys).bool(), torch.zeros_like(ys)
+        for t, step in enumerate(self.iterates(xs, ys, clean, start=start, rows=rows), start=1):
+            kept, flips = kept | step.keeps, flips + ~step.keeps
+            still = (step.x == start).flatten(1).all(dim=1) if t == 1 else still
+            for name, measure in self.measures.items():
+                score = measure(clean, step.map)
+                better = step.keeps & (score < worst[name])  # a NaN map never counts as an improvement
+                worst[name] = torch.where(better, score.double(), worst[name])
+                history[name].append(worst[name].view(R, B).amin(dim=0))
+                if name == first:
+                    point, seen = _where(better, step.x, point), _where(better, step.map, seen)
+                    at = torch.where(better, t, at)
+        score, restart = worst[first].view(R, B).min(dim=0)
+        chosen = restart * B + torch.arange(B, device=x.device)
+        return Found(
+            perturbed=point[chosen],
+            map=seen[chosen],
+            kept=kept.view(R, B).any(dim=0),
+            score=score,
+            iterate=at[chosen],
+            restart=restart,
+            flips=flips.view(R, B).sum(dim=0) / (R * max(1, self.steps)),
+            still=still.view(R, B).double().mean(dim=0),
+            worst={name: values.view(R, B).amin(dim=0) for name, values in worst.items()},
+            history={name: torch.stack(values, dim=1) for name, values in history.items()},
+        )
+
+
+def _where(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return torch.where(mask.view(-1, *(1,) * (a.dim() - 1)), a, b)
+
+
+def _joined(parts: Sequence[Found], order: Tensor) -> Found:
+    """Groups of examples, one after the other, back in their order."""
+
+    def join(pick: Callable[[Found], Tensor]) -> Tensor:
+        return torch.cat([pick(part) for part in parts])[order.to(parts[0].score.device)]
+
+    names = list(parts[0].worst)
+    return Found(
+        perturbed=join(lambda f: f.perturbed),
+        map=join(lambda f: f.map),
+        kept=join(lambda f: f.kept),
+        score=join(lambda f: f.score),
+        iterate=join(lambda f: f.iterate),
+        restart=join(lambda f: f.restart),
+        flips=join(lambda f: f.flips),
+        still=join(lambda f: f.still),
+        worst={name: join(lambda f, name=name: f.worst[name]) for name in names},  # type: ignore[misc]
+        history={name: join(lambda f, name=name: f.history[name]) for name in names},  # type: ignore[misc]
+    )

@@ -1,0 +1,252 @@
+"""One block of examples under one protocol: attack them, and write down one record for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial, reduce
+from math import isnan, nan
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robattr.evaluate.agreement import (
+    cosine,
+    kendall,
+    mass_center_displacement,
+    spearman,
+    ssim,
+    tie_ceiling,
+    topk_intersection,
+)
+from robattr.evaluate.diagnostics import completeness_gap, curve_points, vanishing
+from robattr.evaluate.ifia import IFIA, Found, Measure
+from robattr.evaluate.maps import Saliency, saliency
+from robattr.evaluate.pgd import PGDAttack
+from robattr.evaluate.protocol import Protocol
+from robattr.formula.network import second_order
+from robattr.formula.scalars import margin
+
+Record = dict[str, Any]
+
+SCORES = ("topk", "kendall", "spearman", "cosine", "ssim", "mass_center")
+NOISE_TRIES = 10
+
+
+def measures(protocol: Protocol, *, images: bool) -> dict[str, Measure]:
+    """The scores of a (clean, perturbed) pair of maps, 1 = alike; Kendall, the first, selects the iterate.
+
+    The mass centre's is minus its displacement in pixels.
+    """
+    plain: dict[str, Measure] = {
+        "kendall": kendall,
+        "topk": partial(topk_intersection, k=protocol.eval_k),
+        "spearman": spearman,
+        "cosine": cosine,
+    }
+    if not images:
+        return plain
+    return {**plain, "ssim": ssim, "mass_center": lambda a, b: -mass_center_displacement(a, b)}
+
+
+def prediction_attacks(protocol: Protocol, model: nn.Module) -> list[PGDAttack]:
+    """The attacks behind Adv Acc: an example is robust if it withstands them all."""
+    p = protocol
+    base = PGDAttack(model, p.eps, p.pgd_alpha, p.pgd_steps, bounds=p.bounds, seed=p.seed)
+    if not p.strict:
+        return [base]
+    restarts = max(n for _, n in p.sweep)
+    return [
+        base,
+        PGDAttack(
+            model,
+            p.eps,
+            p.pgd_alpha,
+            p.pgd_steps,
+            restarts=restarts,
+            loss=margin,
+            bounds=p.bounds,
+            adaptive=True,
+            best=True,
+            seed=p.seed,
+        ),
+    ]
+
+
+def attribution_attacks(protocol: Protocol, model: nn.Module, map: Saliency, *, images: bool) -> list[IFIA]:
+    """The attacks behind the attribution columns.
+
+    The paper's comes first in both protocols, with the same starts: `strict` takes its worst cases over a
+    superset of `paper`'s candidates, and so can never call a model more robust.
+    """
+    p = protocol
+    scores = measures(p, images=images)
+    base = IFIA(
+        model,
+        p.eps,
+        p.alpha,
+        p.steps,
+        k=p.k,
+        restarts=p.repeats,
+        map=map,
+        bounds=p.bounds,
+        measures=scores if p.strict else {name: scores[name] for name in ("kendall", "topk")},
+        seed=p.seed,
+    )
+    adaptive = [
+        IFIA(
+            model,
+            p.eps,
+            p.alpha,
+            p.steps,
+            k=p.k,
+            restarts=restarts,
+            map=map,
+            beta=beta,
+            bounds=p.bounds,
+            start="ball",
+            adaptive=True,
+            keep=p.keep,
+            measures=scores,
+            seed=p.seed + 1 + i,
+        )
+        for i, (beta, restarts) in enumerate(p.sweep)
+    ]
+    return [base, *adaptive]
+
+
+def noise_control(protocol: Protocol, model: nn.Module, map: Saliency) -> IFIA:
+    """Random sign noise of the same ε, the worst of ten draws: what an attack must beat to be one."""
+    p = protocol
+    scores: dict[str, Measure] = {"kendall": kendall, "topk": partial(topk_intersection, k=p.eval_k)}
+    return IFIA(model, p.eps, p.eps, NOISE_TRIES, kind="random", map=map, bounds=p.bounds, measures=scores, seed=p.seed)
+
+
+def measure(
+    model: nn.Module, x: Tensor, y: Tensor, *, ids: Sequence[int], protocol: Protocol, map: Saliency
+) -> list[Record]:
+    """The records of a block of examples. Their content depends on the block and the protocol alone."""
+    with second_order(model), torch.no_grad():
+        predicted = model(x).argmax(dim=1)
+        withstood = torch.ones_like(predicted, dtype=torch.bool)
+        for attack in prediction_attacks(protocol, model):
+            withstood &= model(attack(x, y, ids=ids)).argmax(dim=1) == y
+    records: list[Record] = [
+        {
+            "id": int(ids[b]),
+            "label": int(y[b]),
+            "predicted": int(predicted[b]),
+            "correct": bool(predicted[b] == y[b]),
+            "adv_correct": bool(withstood[b]),
+            "protocol": protocol.name,
+            "map": map.name,
+            "seed": protocol.seed,
+            **dict.fromkeys(SCORES),
+            "kept": None,
+            "excluded": None,
+            "diagnostics": {},
+        }
+        for b in range(len(x))
+    ]
+    right = (predicted == y).nonzero()[:, 0]
+    if len(right):
+        clean = saliency(map, model, x[right], y[right])
+        usable = _orderable(clean)
+        for b, ok in zip(right.tolist(), usable.tolist(), strict=True):
+            if not ok:
+                records[b]["excluded"] = "the clean map is constant or not finite: it has no order to keep"
+        right, clean = right[usable], clean[usable]
+    if len(right):
+        names = [int(ids[b]) for b in right.tolist()]
+        rows = attribution_scores(model, x[right], y[right], clean, ids=names, protocol=protocol, map=map)
+        for b, row in zip(right.tolist(), rows, strict=True):
+            records[b].update(row)
+    return records
+
+
+def attribution_scores(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    clean: Tensor,
+    *,
+    ids: Sequence[int],
+    protocol: Protocol,
+    map: Saliency,
+) -> list[Record]:
+    """The attribution part of the records of correctly classified examples with maps `clean`."""
+    images = x.dim() == 4
+    attacks = attribution_attacks(protocol, model, map, images=images)
+    each = [attack(x, y, ids=ids) for attack in attacks]
+    chosen = torch.stack([found.score for found in each]).argmin(dim=0)  # the first of equals: the paper's own
+    kept = reduce(torch.logical_or, (found.kept for found in each))
+    scores = {name: m(clean, each[0].map) for name, m in measures(protocol, images=images).items()}
+    if protocol.strict:
+        scores = {name: reduce(torch.minimum, (f.worst[name] for f in each), s) for name, s in scores.items()}
+    if images:
+        scores["mass_center"] = (-scores["mass_center"]).clamp_min(0)  # 0, not the failure value 1, where nothing moved
+    seen = torch.stack([found.map for found in each])[chosen, torch.arange(len(x), device=x.device)]
+    scores.update(_foreground(x, clean, seen, protocol.eval_k))
+    if protocol.strict:  # a failure has no score; in the paper's protocol it has 1
+        scores = {name: values.masked_fill(~kept, nan) for name, values in scores.items()}
+    control = noise_control(protocol, model, map)(x, y, ids=ids)
+    scores |= {f"noise_{name}": values.masked_fill(~control.kept, nan) for name, values in control.worst.items()}
+    scores["ceiling"] = tie_ceiling(clean)
+    beside = _diagnostics(model, x, y, map, each)
+    return [
+        {
+            **{name: _number(values[b]) for name, values in scores.items()},
+            "kept": bool(kept[b]),
+            "attack": int(chosen[b]),
+            "repeat": int(each[chosen[b]].restart[b]),
+            "iterate": int(each[chosen[b]].iterate[b]),
+            "diagnostics": beside[b],
+        }
+        for b in range(len(x))
+    ]
+
+
+def _diagnostics(model: nn.Module, x: Tensor, y: Tensor, map: Saliency, each: list[Found]) -> list[Record]:
+    at = [t - 1 for t in curve_points(each[0].history["kendall"].shape[1])]
+    curves = {
+        name: reduce(torch.minimum, (found.history[name] for found in each))[:, at] for name in ("kendall", "topk")
+    }
+    gap = completeness_gap(map, model, x, y) if map.complete else torch.full_like(x.flatten(1)[:, 0], nan)
+    lost = vanishing(model, x, y)
+    return [
+        {
+            "completeness_gap": _number(gap[b]),
+            "vanishing_loss": bool(lost[b]),
+            "vanishing_map": float(each[0].still[b]),
+            "flips": float(each[0].flips[b]),
+            "curves": {name: [round(v, 4) for v in values[b].tolist()] for name, values in curves.items()},
+        }
+        for b in range(len(x))
+    ]
+
+
+def _foreground(x: Tensor, clean: Tensor, seen: Tensor, k: int) -> dict[str, Tensor]:
+    """Scores of the kept maps `seen` on the non-black pixels of x alone, with k at most half of them.
+
+    IG from black is exactly 0 on black pixels: one tie of most of an MNIST image, which caps τ-b below 1 even
+    for a map that keeps its order (`tie_ceiling`).
+    """
+    mask = (x != 0).any(dim=1) if x.dim() == 4 else x != 0
+    size = mask.flatten(1).sum(dim=1)
+    some = size >= 2
+    half = (size // 2).clamp(1, k)
+    full = torch.where(some.view(-1, *(1,) * (mask.dim() - 1)), mask, True)
+    return {
+        "foreground_kendall": kendall(clean, seen, mask=full).masked_fill(~some, nan),
+        "foreground_topk": topk_intersection(clean, seen, half, mask=full).masked_fill(~some, nan),
+    }
+
+
+def _orderable(clean: Tensor) -> Tensor:
+    flat = clean.flatten(1)
+    return flat.isfinite().all(dim=1) & (flat.amax(dim=1) > flat.amin(dim=1))
+
+
+def _number(value: Tensor) -> float | None:
+    number = float(value)
+    return None if isnan(number) else number

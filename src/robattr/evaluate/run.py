@@ -1,0 +1,190 @@
+"""An evaluation from end to end: blocks of examples, records that survive a kill, processes that share the work.
+
+The examples are cut into fixed blocks. What a block yields depends on nothing else, so that any number of processes,
+resumed any number of times, writes the same records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from robattr._version import __version__
+from robattr.evaluate import gallery
+from robattr.evaluate.checks import check
+from robattr.evaluate.diagnostics import accuracies, alarms, score_against_eps
+from robattr.evaluate.maps import Saliency
+from robattr.evaluate.measure import Record, attribution_attacks, measure, prediction_attacks
+from robattr.evaluate.memory import rows_that_fit
+from robattr.evaluate.protocol import Protocol
+from robattr.evaluate.records import Records, merge
+from robattr.evaluate.summary import summarise
+
+Progress = Callable[[int, int], None]
+PROBED = 16  # correctly classified examples on which the slower diagnostics run
+BLOCK = (8, 256)  # fewest and most examples attacked together
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The records, one per example by rising id, and their summary."""
+
+    records: list[Record]
+    summary: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an evaluation is written, and which share of the work is this process's."""
+
+    folder: Path
+    rank: int = 0
+    world: int = 1
+
+
+def evaluate(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    protocol: Protocol,
+    map: Saliency,
+    ids: Sequence[int] | None = None,
+    place: Place | None = None,
+    about: dict[str, Any] | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Evaluation:
+    """Attack and measure `model` on the examples x, y under `protocol`, for one kind of map.
+
+    With a `place`, records, summary and gallery are written there, and work done before is not done again. `about` is
+    added to the summary (run, command, ...).
+    """
+    began = time.monotonic()
+    job = _Job(model, x, y, list(range(len(x))) if ids is None else [int(i) for i in ids], protocol, map)
+    check(model, x.to(job.device), y.to(job.device), job.ids, protocol)
+    if place is None:
+        records = job.measured(progress)
+        return Evaluation(records, job.summary(records, about, began))
+    path = place.folder / f"{protocol.name}-{map.name}.jsonl"
+    records = job.recorded(path, place, progress)
+    if place.rank == 0:
+        job.write_gallery(path, records)
+        _write(path.with_suffix(".json"), job.summary(records, about, began))
+    _wait_for_all(place)
+    return Evaluation(records, json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is evaluated on what: everything the records depend on."""
+
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+    ids: list[int]
+    protocol: Protocol
+    map: Saliency
+
+    @property
+    def device(self) -> torch.device:
+        return next((p.device for p in self.model.parameters()), self.x.device)
+
+    def blocks(self) -> list[list[int]]:
+        """Positions of the examples that are attacked together: as many as fit, whatever the number of processes."""
+        fits = rows_that_fit(self.model, self.x[:1].to(self.device), passes=self.map.nodes)
+        size = min(BLOCK[1], max(BLOCK[0], fits // self.protocol.repeats))
+        return [list(range(at, min(at + size, len(self.x)))) for at in range(0, len(self.x), size)]
+
+    def examples(self, at: Sequence[int]) -> tuple[Tensor, Tensor, list[int]]:
+        index = torch.tensor(list(at), dtype=torch.long, device=self.x.device)
+        return self.x[index].to(self.device), self.y[index].to(self.device), [self.ids[i] for i in at]
+
+    def of(self, records: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor, list[int]]:
+        """The examples the records are about, in their order."""
+        place = {i: at for at, i in enumerate(self.ids)}
+        return self.examples([place[r["id"]] for r in records])
+
+    def block(self, at: Sequence[int]) -> list[Record]:
+        x, y, ids = self.examples(at)
+        return measure(self.model, x, y, ids=ids, protocol=self.protocol, map=self.map)
+
+    def measured(self, progress: Progress) -> list[Record]:
+        records: list[Record] = []
+        for block in self.blocks():
+            records += self.block(block)
+            progress(len(records), len(self.x))
+        return sorted(records, key=lambda r: int(r["id"]))
+
+    def recorded(self, path: Path, place: Place, progress: Progress) -> list[Record]:
+        """As `measured`, through the disk: this process's blocks are appended to its shard, then all are merged."""
+        with Records(path, self.fingerprint(), rank=place.rank, world=place.world) as records:
+            mine = self.blocks()[place.rank :: place.world]
+            total = sum(len(block) for block in mine)
+            done = 0
+            for block in mine:
+                missing = {self.ids[at] for at in block} - records.done
+                if missing:  # a kill may have cut a block short: it is done again, and only what is missing is added
+                    records.append([r for r in self.block(block) if r["id"] in missing])
+                done += len(block)
+                progress(done, total)
+        _wait_for_all(place)
+        return merge(path, self.ids) if place.rank == 0 else []
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What records must share to be counted together."""
+        weights = hashlib.sha256()
+        for name, tensor in sorted(self.model.state_dict().items()):
+            weights.update(name.encode())
+            weights.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        return {**self.protocol.settings(), "map": self.map.name, "weights": weights.hexdigest()[:16]}
+
+    def summary(self, records: list[Record], about: dict[str, Any] | None, began: float) -> dict[str, Any]:
+        made = {**summarise(records, self.protocol), "map": self.map.name, **(about or {})}
+        scored = [r for r in records if r["kept"] is not None][:PROBED]
+        made["diagnostics"]["accuracy_under"] = None
+        if scored:
+            x, y, ids = self.of(scored)
+            attack = attribution_attacks(self.protocol, self.model, self.map, images=x.dim() == 4)[0]
+            made["curves"]["score_vs_eps"] = score_against_eps(attack, x, y, ids=ids)
+            pgd = prediction_attacks(self.protocol, self.model)[0]
+            made["diagnostics"]["accuracy_under"] = accuracies(pgd, x, y, ids=ids)
+        made["alarms"] = alarms(made)
+        versions = {"robattr": __version__, "torch": torch.__version__, "python": platform.python_version()}
+        cuda = self.device.type == "cuda"
+        device = torch.cuda.get_device_name(self.device) if cuda else str(self.device)
+        return {**made, "versions": versions, "device": device, "seconds": round(time.monotonic() - began, 1)}
+
+    def write_gallery(self, path: Path, records: list[Record]) -> None:
+        shown = gallery.choose(records)
+        if shown and self.x.dim() == 4:
+            x, y, _ = self.of(shown)
+            arrays = gallery.walk(self.model, x, y, shown, protocol=self.protocol, map=self.map)
+            gallery.save(path.with_name(f"{path.stem}-gallery.npz"), arrays)
+
+
+def discard(folder: Path, protocol: Protocol, map: Saliency) -> None:
+    """Remove everything an earlier evaluation of that name left."""
+    stem = f"{protocol.name}-{map.name}"
+    for file in folder.glob(f"{stem}*"):
+        if file.name.removeprefix(stem)[:1] in {".", "-"}:
+            file.unlink()
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    draft = path.with_suffix(".json.tmp")
+    draft.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def _wait_for_all(place: Place) -> None:
+    if place.world > 1:
+        distributed.barrier()
