@@ -3,7 +3,7 @@
     τ-b = (C − D) / √((n₀ − T_a)(n₀ − T_b)),   n₀ = n(n−1)/2,
 
 C and D the concordant and discordant pairs of pixels, T_a and T_b the pairs tied in a and in b (Kendall 1945). All
-counts are integers. Time grows as n log² n and memory as n, so that maps of any size fit.
+counts are integers. Time grows as n log n and memory as n, so that maps of any size fit.
 """
 
 from __future__ import annotations
