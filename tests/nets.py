@@ -1,0 +1,88 @@
+"""Small networks and checks that several tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def mlp(classes: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.Softplus(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, classes))
+
+
+def conv(activation: nn.Module) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), activation, nn.MaxPool2d(2), nn.Conv2d(4, 4, 3), activation, nn.Flatten(),
+        nn.Linear(16, 3),
+    )  # fmt: skip
+
+
+class Residual(nn.Module):
+    """Batch norm, functional and in-place activations, a shortcut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.body = nn.Conv2d(4, 4, 3, padding=1)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        h = h + self.body(F.leaky_relu(self.norm(h), 0.1, inplace=True))
+        h = torch.relu_(h)
+        return self.head(h.mean((2, 3)))
+
+
+class Transformer(nn.Module):
+    """One encoder layer over 8 tokens: attention's fused kernels have no second derivative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(8, 8)
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, activation="gelu", batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(self.embed(x.flatten(1).unflatten(1, (8, 8)))).mean(1))
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "softplus": lambda: conv(nn.Softplus()),
+    "relu": lambda: conv(nn.ReLU()),
+    "relu in place": lambda: conv(nn.ReLU(inplace=True)),
+    "leaky": lambda: conv(nn.LeakyReLU(0.1)),
+    "leaky in place": lambda: conv(nn.LeakyReLU(0.1, inplace=True)),
+    "residual with batch norm": Residual,
+    "transformer": Transformer,
+}
+
+
+def images(n: int = 3, *, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """x, x' (n, 1, 8, 8) in [0, 1], float64, and labels of three classes."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.rand(n, 1, 8, 8, generator=g, dtype=torch.float64)
+    x1 = (x + 0.3 * (2 * torch.rand(x.shape, generator=g, dtype=torch.float64) - 1)).clamp(0, 1)
+    return x, x1, torch.arange(n) % 3
+
+
+def directional(value: Callable[[], Tensor], tensors: list[Tensor], *, h: float = 1e-6, seed: int = 0) -> float:
+    """(F(θ + h v) − F(θ − h v)) / 2h for a random direction v over `tensors`, changed in place and put back."""
+    total = []
+    for sign in (1.0, -1.0):
+        with torch.no_grad():
+            for t, v in zip(tensors, direction(tensors, seed=seed), strict=True):
+                t.add_(sign * h * v)
+        total.append(float(value().detach()))
+        with torch.no_grad():
+            for t, v in zip(tensors, direction(tensors, seed=seed), strict=True):
+                t.sub_(sign * h * v)
+    return (total[0] - total[1]) / (2 * h)
+
+
+def direction(tensors: list[Tensor], *, seed: int = 0) -> list[Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return [torch.randn(t.shape, generator=g, dtype=t.dtype) for t in tensors]
