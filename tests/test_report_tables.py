@@ -83,6 +83,10 @@ def test_the_published_tables_are_complete() -> None:
 def test_two_runs_of_one_method_are_told_apart(tmp_path: Path) -> None:
     paths = [write_run(tmp_path / seed, "natural", gallery=False).rename(tmp_path / f"s{seed}") for seed in "12"]
     assert [run.name for run in read_runs(paths)] == ["NATURAL (s1)", "NATURAL (s2)"]
+    for path, m in zip(paths, (100, 20), strict=True):
+        config = json.loads((path / "config.json").read_text())
+        (path / "config.json").write_text(json.dumps({**config, "m": m}))
+    assert [run.name for run in read_runs(paths)] == ["NATURAL, m = 20", "NATURAL, m = 100"]
 
 
 def test_a_folder_that_is_no_run_is_refused_with_a_remedy(tmp_path: Path) -> None:

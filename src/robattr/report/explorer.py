@@ -8,6 +8,7 @@ before and of the T maps after, ⌈HW / 8⌉ bytes each, most significant bit fi
 from __future__ import annotations
 
 import base64
+import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -41,7 +42,7 @@ def _group(group: Group, budget: int) -> dict[str, Any]:
     spent = 0
     for i in ids[:MOST_EXAMPLES]:
         example = _example(i, [_place(member, p, i) for member, p in zip(members, where, strict=True)], group.k)
-        spent += _weight(example)
+        spent += len(json.dumps(example)) + 2
         if examples and spent > budget:
             break
         examples.append(example)
@@ -111,10 +112,6 @@ def _last(images: Array) -> Array:
 
 def _pack(raw: bytes) -> str:
     return base64.b64encode(zlib.compress(raw, 9)).decode("ascii")
-
-
-def _weight(example: dict[str, Any]) -> int:
-    return len(example["image"]) + sum(len(m["blob"]) + 40 * len(m["topk"]) for m in example["models"] if m)
 
 
 def _rounded(value: float) -> float | None:

@@ -28,6 +28,11 @@ def finding(group: Group) -> Finding:
     return Finding(_headline(group, reference, best), tuple(_cautions(scored, reference, best)))
 
 
+def alarms(group: Group) -> list[tuple[str, str]]:
+    """(model, sentence) for everything the evaluations hold against themselves."""
+    return [(run.name, str(alarm)) for run, e in group.members for alarm in e.summary.get("alarms") or ()]
+
+
 def _headline(group: Group, reference: tuple[Run, Evaluation], best: tuple[Run, Evaluation]) -> str:
     k = group.k
     opening = (

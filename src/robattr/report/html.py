@@ -22,7 +22,7 @@ from robattr._extras import need
 from robattr._version import __version__
 from robattr.report import curves, svg
 from robattr.report.explorer import BUDGET, explorer
-from robattr.report.findings import finding
+from robattr.report.findings import alarms, finding
 from robattr.report.published import SOURCE
 from robattr.report.runs import Group, Run, measured
 from robattr.report.tables import show, table
@@ -81,6 +81,7 @@ def _group(group: Group, colours: Mapping[str, int]) -> dict[str, Any]:
     return {
         "group": group,
         "finding": finding(group),
+        "alarms": alarms(group),
         "table": made,
         "show": show,
         "boxes": [

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,15 +97,11 @@ def read_run(path: str | Path) -> Run:
 
 
 def read_runs(paths: Iterable[str | Path]) -> tuple[Run, ...]:
-    """Read several runs, in the paper's order of methods; runs that would share a name carry their folder's too."""
-    runs = sorted((read_run(path) for path in paths), key=lambda run: (run.dataset, _rank(run), run.path.name))
+    """Read several runs, in the paper's order of methods; runs that would share a name say what sets them apart."""
+    runs = sorted((read_run(path) for path in paths), key=_order)
     if not runs:
         raise CheckpointError("no run directory was given: name at least one")
-    names = [(run.dataset, run.name) for run in runs]
-    return tuple(
-        run if names.count((run.dataset, run.name)) == 1 else _renamed(run, f"{run.name} ({run.path.name})")
-        for run in runs
-    )
+    return tuple(_told_apart(run, [r for r in runs if (r.dataset, r.name) == (run.dataset, run.name)]) for run in runs)
 
 
 def groups(runs: Iterable[Run]) -> tuple[Group, ...]:
@@ -127,12 +123,19 @@ def measured(runs: Iterable[Run]) -> tuple[Group, ...]:
     return found
 
 
-def _rank(run: Run) -> int:
-    return ORDER.index(run.method) if run.method in ORDER else len(ORDER)
+def _order(run: Run) -> tuple[str, int, str, float, str]:
+    rank = ORDER.index(run.method) if run.method in ORDER else len(ORDER)
+    return run.dataset, rank, run.method, float(run.config.get("m") or 0), run.path.name
 
 
-def _renamed(run: Run, name: str) -> Run:
-    return Run(name, run.path, run.config, run.environment, run.metrics, run.evaluations)
+def _told_apart(run: Run, twins: Sequence[Run]) -> Run:
+    """The run named by the setting on which it differs from every twin, else by its folder."""
+    if len(twins) == 1:
+        return run
+    for key in ("m", "weight", "eps", "steps", "seed"):
+        if len({str(twin.config.get(key)) for twin in twins}) == len(twins):
+            return replace(run, name=f"{run.name}, {key} = {run.config.get(key)}")
+    return replace(run, name=f"{run.name} ({run.path.name})")
 
 
 def _evaluation(summary: Path) -> Evaluation:
