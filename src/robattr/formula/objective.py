@@ -7,6 +7,7 @@ and its distributional form with a budget, whose multiplier γ is found by dual 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -135,5 +136,11 @@ class Distributional:
         return replace(rho, penalty=rho.penalty + float(self.gamma) * self.budget, cost=spent)
 
     def ascend(self, mean_cost: Tensor | float) -> None:
-        """γ ← max(0, γ + rate · (E[c] − budget)), after a step; `mean_cost` is the mean over the whole batch."""
-        self.gamma = (self.gamma + self.rate * (float(mean_cost) - self.budget)).clamp_min(0.0)
+        """One step of dual ascent, with `mean_cost` the mean of c over the whole batch:
+
+            γ ← γ · exp(rate · (E[c] − ρ)/(E[c] + ρ)).
+
+        In log γ, so that γ stays positive, and with a residual in (−1, 1), so that one rate serves every unit of cost.
+        """
+        spent = float(mean_cost)
+        self.gamma = self.gamma * math.exp(self.rate * (spent - self.budget) / (spent + self.budget))
