@@ -120,20 +120,13 @@ def read_npz(path: Path, *, expected: Mapping[str, tuple[str, tuple[int, ...]]])
     Nothing is unpickled: an array of objects is refused.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            if sum(info.file_size for info in archive.infolist()) > TOTAL_LIMIT:
-                raise DataError(f"{path} unpacks to more than {TOTAL_LIMIT} bytes: refused")
-        with np.load(path, allow_pickle=False) as stored:
-            absent = sorted(set(expected) - set(stored.files))
-            if absent:
-                raise DataError(
-                    f"{path}: expected arrays {sorted(expected)}, got {sorted(stored.files)}: prepare it again"
-                )
-            arrays = {name: stored[name] for name in expected}
+        arrays = _stored_arrays(path)
     except (*DAMAGED, KeyError) as cause:
         raise DataError(
             f"{path} is damaged or no .npz of plain arrays ({type(cause).__name__}: {cause}): prepare it again"
         ) from cause
+    if not set(expected) <= set(arrays):
+        raise DataError(f"{path}: expected arrays {sorted(expected)}, got {sorted(arrays)}: prepare it again")
     for name, (dtype, shape) in expected.items():
         array = arrays[name]
         fits = array.ndim == len(shape) and all(want in (-1, got) for want, got in zip(shape, array.shape, strict=True))
@@ -142,6 +135,16 @@ def read_npz(path: Path, *, expected: Mapping[str, tuple[str, tuple[int, ...]]])
                 f"{path}: expected {name} of {dtype} {shape}, got {array.dtype} {array.shape}: prepare it again"
             )
     return arrays
+
+
+def _stored_arrays(path: Path) -> Arrays:
+    # The file is opened here, because np.load leaves it open when it turns out to be no zip.
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        if sum(info.file_size for info in archive.infolist()) > TOTAL_LIMIT:
+            raise ValueError(f"unpacks to more than {TOTAL_LIMIT} bytes")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
 
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -177,8 +180,7 @@ def cached(path: Path, *, source: str, build: Callable[[], Arrays]) -> Arrays:
 
 def _read_cache(path: Path, source: str) -> Arrays | None:
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
+        arrays = _stored_arrays(path)
         fresh = str(arrays.pop("source")) == source and str(arrays.pop("digest")) == _digest(arrays)
     except (*DAMAGED, KeyError):
         return None

@@ -1,0 +1,183 @@
+"""Splits, datasets and batches: shapes, determinism, balance, the reference's remainder rule."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from robattr import data
+from robattr.data.batches import generator
+from robattr.errors import InvalidInput
+
+
+def dataset(counts: tuple[int, ...], *, per_class: int = 0, size: int = 8, equalised: bool = False) -> data.Dataset:
+    """Classes of the given counts; every image is flat, and its level is its id, so that it can be recognised."""
+    labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))]
+    ids = torch.arange(len(labels))
+    images = ids.to(torch.uint8).view(-1, 1, 1, 1).repeat(1, 3, size, size)
+    split = data.Split(images, labels, ids)
+    names = tuple(f"c{i}" for i in range(len(counts)))
+    return data.Dataset("flat", split, split.first(2), split.first(3), names, (0.0, 255.0), equalised, per_class)
+
+
+def test_mini_needs_nothing_and_is_balanced() -> None:
+    mini = data.load("fashion-mini", root="/does/not/exist")
+    for name, each in (("train", 500), ("validation", 50), ("test", 100)):
+        split = mini.split(name)
+        assert split.labels.bincount().tolist() == [each] * 10
+        assert split.images.shape == (each * 10, 1, 28, 28)
+        assert split.ids.unique().numel() == each * 10
+    assert not set(mini.train.ids.tolist()) & set(mini.validation.ids.tolist())
+    x, y, ids = mini.examples("test", 7)
+    assert x.dtype == torch.float32
+    assert x.shape == (7, 1, 28, 28)
+    assert (float(x.min()), float(x.max())) == (0.0, 1.0)
+    assert torch.equal(y, mini.test.labels[:7])
+    assert torch.equal(ids, mini.test.ids[:7])
+
+
+def test_pixels_are_the_reference_loaders() -> None:
+    """float32(u) · float32(1/255), bit for bit, and exact levels in [0, 255]."""
+    levels = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
+    expected = np.multiply(np.arange(256, dtype=np.float32), 1.0 / 255.0)
+    mini = data.load("fashion-mini")
+    assert np.array_equal(mini.pixels(levels).flatten().numpy(), expected)
+    assert torch.equal(dataset((2, 2)).pixels(levels).flatten(), torch.arange(256.0))
+
+
+def test_pixels_map_onto_any_bounds() -> None:
+    plain = dataset((3, 3))
+    moved = data.Dataset("m", plain.train, plain.validation, plain.test, plain.classes, (-1.0, 1.0))
+    x = moved.pixels(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1)).flatten()
+    assert x.tolist() == pytest.approx([-1.0, 1.0])
+
+
+def test_equalised_pixels() -> None:
+    images = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16) // 2
+    assert float(dataset((2, 2), equalised=True).pixels(images).max()) == 255.0
+
+
+def test_full_joins_validation() -> None:
+    mini = data.load("fashion-mini").full()
+    assert len(mini.train) == 5500
+    assert len(mini.validation) == 0
+    assert torch.bincount(mini.train.labels).tolist() == [550] * 10
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda: data.Split(torch.zeros(2, 3, 4), torch.zeros(2).long(), torch.zeros(2).long()),
+        lambda: data.Split(torch.zeros(2, 1, 3, 4).double(), torch.zeros(2).long(), torch.zeros(2).long()),
+        lambda: data.Split(torch.zeros(2, 1, 3, 4), torch.zeros(3).long(), torch.zeros(2).long()),
+        lambda: data.Split(torch.zeros(2, 1, 3, 4), torch.zeros(2), torch.zeros(2).long()),
+        lambda: dataset((3, 3)).split("tset"),
+        lambda: dataset((3, 3)).train.first(-1),
+        lambda: data.Dataset("d", *(dataset((3, 3)).train,) * 3, ("only",), (0.0, 1.0)),
+        lambda: data.Dataset("d", *(dataset((3, 3)).train,) * 3, ("a", "b"), (1.0, 1.0)),
+        lambda: data.Batches(dataset((3, 3)), 0),
+        lambda: data.Batches(dataset((3, 3)), 2).batch(-1),
+        lambda: data.Batches(dataset((3, 0), per_class=5), 2),
+    ],
+)
+def test_mistakes_are_refused(broken) -> None:
+    with pytest.raises(InvalidInput, match=r".{20}"):
+        broken()
+
+
+def test_an_epoch_is_a_permutation() -> None:
+    batches = data.Batches(dataset((30, 30)), 10, seed=5)
+    assert batches.per_epoch == 6
+    epochs = [
+        torch.cat([batches.batch(step)[0][:, 0, 0, 0] for step in range(6 * e, 6 * e + 6)]).tolist() for e in (0, 1)
+    ]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(60))
+    assert epochs[0] != epochs[1]
+
+
+def test_remainder_of_a_plain_dataset_is_left_out_and_small_ones_are_one_batch() -> None:
+    batches = data.Batches(dataset((7, 6)), 5)
+    assert batches.per_epoch == 2
+    assert {len(batches.batch(step)[1]) for step in range(6)} == {5}
+    small = data.Batches(dataset((2, 2)), 50)
+    assert small.per_epoch == 1
+    assert sorted(small.batch(3)[0][:, 0, 0, 0].tolist()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("per_class", [0, 40])
+def test_batches_are_a_function_of_seed_and_step(per_class: int) -> None:
+    flat = dataset((5, 9, 2), per_class=per_class)
+    forward, backward = data.Batches(flat, 4, seed=1), data.Batches(flat, 4, seed=1)
+    seen = {step: forward.batch(step) for step in range(40)}
+    for step in (39, 3, 17, 0, 38):
+        x, y = backward.batch(step)
+        assert torch.equal(x, seen[step][0])
+        assert torch.equal(y, seen[step][1])
+    other = data.Batches(flat, 4, seed=2)
+    assert any(not torch.equal(other.batch(step)[0], seen[step][0]) for step in range(4))
+
+
+def naive_starts(length: int, size: int, steps: int) -> list[tuple[int, int]]:
+    """The reference's loop, with its pointer, as it runs."""
+    epoch, pointer, out = 0, 0, []
+    for _ in range(steps):
+        left = min(size, length - pointer)
+        if left < size:
+            epoch, pointer = epoch + 1, 0
+        out.append((epoch, pointer))
+        pointer += left
+    return out
+
+
+@pytest.mark.parametrize("size", [3, 4, 7, 16, 60])
+def test_the_references_remainder_rule(size: int) -> None:
+    batches = data.Batches(dataset((3, 5), per_class=30), size)
+    expected = naive_starts(60, size, 200)
+    assert [batches._locate(step) for step in range(200)] == expected
+
+
+def test_balanced_epoch_is_originals_then_copies() -> None:
+    """Each class comes per_class times; original k once as it is, the copies of originals i mod count."""
+    flat = dataset((3, 5), per_class=20)
+    batches = data.Batches(flat, 20, seed=3)
+    x, y = (torch.cat(parts) for parts in zip(*(batches.batch(step) for step in range(2)), strict=True))
+    assert y.bincount().tolist() == [20, 20]
+    level = x[:, 0, 4, 4]  # the middle of a flat image keeps its level, up to truncation
+    for label, count in ((0, 3), (1, 5)):
+        of_class = flat.train.images[flat.train.labels == label][:, 0, 0, 0].tolist()
+        chosen = level[y == label]
+        near = torch.tensor([[abs(float(v) - o) <= 1 for o in of_class] for v in chosen])
+        assert bool(near.any(1).all())
+        untouched = [(image == image[0, 0, 0]).all() and float(image[0, 0, 0]) in of_class for image in x[y == label]]
+        assert sum(map(bool, untouched)) >= count
+
+
+def test_copies_are_fresh_in_every_epoch() -> None:
+    flat = dataset((1, 1), per_class=4, size=16)
+    images = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    train = data.Split(images, flat.train.labels, flat.train.ids)
+    batches = data.Batches(data.Dataset("r", train, train, train, flat.classes, (0.0, 255.0), per_class=4), 8)
+    x = torch.cat([batches.batch(step)[0] for step in (0, 1, 3)]).flatten(1)
+    distinct = x.unique(dim=0)
+    assert len(distinct) == 2 + 3 * 6  # two originals, and six new copies in each of three batches
+
+
+def test_labels_follow_images() -> None:
+    flat = dataset((4, 4, 4), per_class=30, size=16)
+    x, y = data.Batches(flat, 45).batch(0)
+    by_level = {int(level): int(label) for level, label in zip(flat.train.ids, flat.train.labels, strict=True)}
+    originals = [(int(i[0, 0, 0]), int(label)) for i, label in zip(x, y, strict=True) if bool((i == i[0, 0, 0]).all())]
+    assert originals
+    assert all(by_level[level] == label for level, label in originals if level in by_level and level > 0)
+
+
+def test_generators_of_neighbouring_steps_are_unrelated() -> None:
+    firsts = torch.stack([torch.rand(4, generator=generator(0, 1, step)) for step in range(2000)])
+    assert abs(float(firsts.mean()) - 0.5) < 0.02
+    assert float(torch.corrcoef(torch.stack([firsts[:-1, 0], firsts[1:, 0]]))[0, 1].abs()) < 0.1
+    seeds = {
+        generator(seed, stream, index).initial_seed() for seed in (-1, 0, 1) for stream in (0, 1) for index in (0, 1)
+    }
+    assert len(seeds) == 12
