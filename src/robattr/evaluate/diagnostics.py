@@ -23,7 +23,7 @@ from robattr.formula.network import bind, second_order
 from robattr.formula.scalars import cross_entropy, logit, margin
 
 CURVE = 20  # points of the score against iterations
-RADII = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of the score against ε, in units of the protocol's
+RADII = (0.5, 1.0, 2.0, 4.0, 8.0)  # of the score against ε, in units of the protocol's
 SATURATED = 0.01  # a gain of the attack that no longer counts
 
 

@@ -1,8 +1,8 @@
 """A few examples to look at: the image, the walk of the attack, and the maps along it.
 
 Arrays of the file, for G examples and T iterates: id, label (G,); image (G, C, H, W) and perturbed (G, T, C, H, W)
-uint8 over the pixel range; before (G, H, W), after (G, T, H, W) float16 maps of mean 1; topk, kendall (G, T); kept (G, T)
-bool: the prediction held; iterations (T,).
+uint8 over the pixel range; before (G, H, W), after (G, T, H, W) float16 maps of mean 1; topk, kendall (G, T);
+kept (G, T) bool: the prediction held; iterations (T,).
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from robattr.evaluate.agreement import kendall, topk_intersection
 from robattr.evaluate.diagnostics import curve_points
+from robattr.evaluate.ifia import IFIA
 from robattr.evaluate.maps import Saliency, saliency
 from robattr.evaluate.measure import attribution_attacks
+from robattr.evaluate.noise import Row
 from robattr.evaluate.protocol import Protocol
 from robattr.formula.network import second_order
 
 SIZE = 8
 
+Record = Mapping[str, Any]
+Arrays = dict[str, np.ndarray[Any, Any]]
 
-def choose(records: Sequence[Mapping[str, Any]], size: int = SIZE) -> list[Mapping[str, Any]]:
+
+def choose(records: Sequence[Record], size: int = SIZE) -> list[Record]:
     """The records to show, in turn one of the first and one of the most disturbed examples."""
     scored = [r for r in records if r["kept"]]
     worst = sorted(scored, key=lambda r: (r["kendall"], r["id"]))
@@ -34,45 +38,44 @@ def choose(records: Sequence[Mapping[str, Any]], size: int = SIZE) -> list[Mappi
 
 
 def walk(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    records: Sequence[Mapping[str, Any]],
-    *,
-    protocol: Protocol,
-    map: Saliency,
-) -> dict[str, np.ndarray[Any, Any]]:
+    model: nn.Module, x: Tensor, y: Tensor, records: Sequence[Record], *, protocol: Protocol, map: Saliency
+) -> Arrays:
     """The arrays of the file for examples x, y with those records: the walk that found each one's score, again."""
-    attacks = attribution_attacks(protocol, model, map, images=x.dim() == 4)
-    shown: list[dict[str, Any]] = []
-    with second_order(model):
-        for b, record in enumerate(records):
-            one, label, row = x[b : b + 1], y[b : b + 1], (int(record["id"]), int(record["repeat"]))
-            attack, before = attacks[record["attack"]], saliency(map, model, one, label)
-            attack = attack.shortened() if attack.can_shorten(one).all() else attack
-            points, start = set(curve_points(attack.steps)), attack.starts(one, [row])
-            steps = enumerate(attack.iterates(one, label, before, start=start, rows=[row]), start=1)
-            frames = [step for t, step in steps if t in points]
-            after = torch.cat([step.map for step in frames])
-            against = before.expand_as(after)
-            shown.append(
-                {
-                    "id": record["id"],
-                    "label": record["label"],
-                    "image": _bytes(one, protocol.bounds)[0],
-                    "perturbed": np.stack([_bytes(step.x, protocol.bounds)[0] for step in frames]),
-                    "before": _half(before)[0],
-                    "after": _half(after),
-                    "topk": topk_intersection(against, after, protocol.eval_k).cpu().numpy(),
-                    "kendall": kendall(against, after).cpu().numpy(),
-                    "kept": np.array([bool(step.keeps) for step in frames]),
-                }
-            )
-    arrays = {key: np.stack([one[key] for one in shown]) for key in shown[0]}
-    return {**arrays, "iterations": np.array(curve_points(protocol.steps))}
+    attacks = attribution_attacks(protocol, model, map, images=True)
+    parts, order = [], []
+    for number, attack in enumerate(attacks):
+        at = [b for b, record in enumerate(records) if record["attack"] == number]
+        if at:
+            rows = [(int(records[b]["id"]), int(records[b]["repeat"])) for b in at]
+            parts.append(_frames(attack, x[at], y[at], rows, protocol=protocol))
+            order += at
+    back = np.argsort(order)
+    arrays = {key: np.concatenate([part[key] for part in parts])[back] for key in parts[0]}
+    named = {key: np.array([record[key] for record in records]) for key in ("id", "label")}
+    return {**named, **arrays, "iterations": np.array(curve_points(protocol.steps))}
 
 
-def save(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+def _frames(attack: IFIA, x: Tensor, y: Tensor, rows: Sequence[Row], *, protocol: Protocol) -> Arrays:
+    """The walk of one attack from the starts of `rows`, at the points of the curve."""
+    attack = attack.shortened() if attack.can_shorten(x).all() else attack
+    before = saliency(attack.map, attack.model, x, y)
+    points = curve_points(attack.steps)
+    with second_order(attack.model):
+        steps = enumerate(attack.iterates(x, y, before, start=attack.starts(x, rows), rows=rows), start=1)
+        frames = [step for t, step in steps if t in points]
+    after = [step.map for step in frames]
+    return {
+        "image": _bytes(x, protocol.bounds),
+        "perturbed": np.stack([_bytes(step.x, protocol.bounds) for step in frames], axis=1),
+        "before": _array(before.half()),
+        "after": np.stack([_array(map.half()) for map in after], axis=1),
+        "topk": np.stack([_array(topk_intersection(before, map, protocol.eval_k)) for map in after], axis=1),
+        "kendall": np.stack([_array(kendall(before, map)) for map in after], axis=1),
+        "kept": np.stack([_array(step.keeps) for step in frames], axis=1),
+    }
+
+
+def save(path: Path, arrays: Arrays) -> None:
     """Write the file in one step."""
     draft = path.with_name(f"{path.stem}.tmp.npz")
     np.savez_compressed(draft, allow_pickle=False, **arrays)
@@ -81,10 +84,9 @@ def save(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
 
 def _bytes(x: Tensor, bounds: tuple[float, float]) -> np.ndarray[Any, Any]:
     low, high = bounds
-    pixels: np.ndarray[Any, Any] = ((x - low) * (255 / (high - low))).round().clamp(0, 255).byte().cpu().numpy()
-    return pixels
+    return _array(((x - low) * (255 / (high - low))).round().clamp(0, 255).byte())
 
 
-def _half(maps: Tensor) -> np.ndarray[Any, Any]:
-    half: np.ndarray[Any, Any] = maps.half().cpu().numpy()
-    return half
+def _array(t: Tensor) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = t.detach().cpu().numpy()
+    return array

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from robattr.errors import InvalidInput, nearest
+
+if TYPE_CHECKING:
+    from robattr.data import Dataset
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ _PAPER = {
         Protocol("paper", "fashion-mnist", 0.1, 0.01, 100, 100, 100, 0.01, 100, UNIT),
         Protocol("paper", "gtsrb", 8.0, 1.0, 50, 100, 100, 2.0, 40, BYTE),
         Protocol("paper", "flower", 8.0, 1.0, 100, 1000, 1000, 2.0, 40, BYTE),
-        Protocol("paper", "fashion-mini", 0.1, 0.02, 15, 100, 100, 0.02, 20, UNIT, N=20),
+        Protocol("paper", "fashion-mini", 0.1, 0.02, 15, 100, 100, 0.02, 20, UNIT, N=10),
     )
 }
 
@@ -87,6 +90,14 @@ def paper(dataset: str) -> Protocol:
     if dataset not in _PAPER:
         raise InvalidInput(f"no protocol for dataset {dataset!r}: {nearest(dataset, _PAPER)}; `scaled` makes one")
     return _PAPER[dataset]
+
+
+def for_dataset(data: Dataset) -> Protocol:
+    """`paper` of a dataset by name; for any other data, the same way scaled to its size and range."""
+    if data.name in _PAPER:
+        return _PAPER[data.name]
+    _, height, width = data.shape
+    return scaled(data.name, pixels=height * width, bounds=data.bounds)
 
 
 def strict(base: str | Protocol) -> Protocol:

@@ -1,0 +1,200 @@
+"""`robattr evaluate` and `robattr compare`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from robattr.errors import InvalidInput, nearest
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from robattr.data import Dataset
+    from robattr.evaluate import Protocol
+    from robattr.evaluate.run import Progress
+
+PROTOCOLS = ("paper", "strict")
+COLUMNS = {"nat_acc": "Nat Acc", "adv_acc": "Adv Acc", "topk": "TopK Inter.", "kendall": "Rank Corr."}
+PERCENT = {"nat_acc", "adv_acc", "topk", "foreground_topk", "noise_topk"}
+
+ProtocolName = Annotated[
+    str, typer.Option("--protocol", help="paper, or strict: the worst case over many more attacks.")
+]
+DataDir = Annotated[Path | None, typer.Option(help="Where datasets are kept.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the program."""
+    app.command("evaluate")(evaluate)
+    app.command("compare")(compare)
+
+
+def evaluate(
+    run: Annotated[str, typer.Argument(help="A run directory, a .safetensors file, or a model of the zoo.")],
+    protocol: ProtocolName = "paper",
+    maps: Annotated[str, typer.Option(help="Maps to attack, with commas: ig, sg, gi, smoothgrad.")] = "ig",
+    examples: Annotated[int | None, typer.Option(min=1, help="The first N examples (default: all).")] = None,
+    eps: Annotated[float | None, typer.Option(help="Another radius, in pixel units; steps scale along.")] = None,
+    split: Annotated[str, typer.Option(help="test, or validation to choose settings by.")] = "test",
+    dataset: Annotated[str | None, typer.Option(help="The dataset, where RUN does not say.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to write (default: RUN/records).")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard earlier records of the same name.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    data_dir: DataDir = None,
+) -> None:
+    """Attack a model's predictions and explanations; print and record the paper's four columns with 95% intervals.
+
+    It may be stopped at any moment: the same command continues. On several GPUs: torchrun … -m robattr evaluate RUN.
+    """
+    from torch import distributed
+
+    from robattr.evaluate.maps import by_name
+    from robattr.evaluate.run import Place, discard
+    from robattr.evaluate.run import evaluate as begin
+    from robattr.train.distributed import join
+
+    model, data = _subject(run, dataset, data_dir)
+    settings = _protocol(protocol, data, eps=eps, split=split)
+    folder = out or (Path(run) / "records" if Path(run).is_dir() else Path("runs") / Path(run).stem / "records")
+    x, y, ids = data.examples(split, examples)
+    with join(device) as world:
+        model.to(world.device)
+        for name in maps.split(","):
+            map = by_name(name.strip(), N=settings.N, bounds=settings.bounds)
+            if fresh and world.leads:
+                discard(folder, settings, map)
+            if world.size > 1:
+                distributed.barrier()
+            with _progress(f"{settings.name} {map.name}", shown=world.leads) as progress:
+                found = begin(
+                    model,
+                    x,
+                    y,
+                    protocol=settings,
+                    map=map,
+                    ids=ids.tolist(),
+                    place=Place(folder, world.rank, world.size),
+                    about={"run": run, "split": split, "command": " ".join(["robattr", *sys.argv[1:]])},
+                    progress=progress,
+                )
+            if world.leads:
+                _show(found.summary)
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(help="A run directory with an evaluation.")],
+    second: Annotated[Path, typer.Argument(help="Another, evaluated on the same examples.")],
+    protocol: ProtocolName = "paper",
+    map_name: Annotated[str, typer.Option("--map", help="The map both were evaluated with.")] = "ig",
+) -> None:
+    """Compare two evaluated models example by example: differences, 95% intervals and p-values of a paired test."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from robattr.evaluate.records import read
+    from robattr.evaluate.summary import compare as paired
+
+    sides = [read(run / "records" / f"{protocol}-{map_name}.jsonl") for run in (first, second)]
+    table = Table(title=f"{second} − {first}, {protocol} protocol, {map_name} maps")
+    for heading in ("", "difference", "95% interval", "p", "examples"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, found in paired(*sides).items():
+        d = found.difference
+        scale, unit = (100, " points") if name in PERCENT else (1, "")
+        form = "+.2f" if name in PERCENT else "+.4f"
+        interval = f"[{format(scale * d.low, form)}, {format(scale * d.high, form)}]"
+        table.add_row(
+            COLUMNS.get(name, name), format(scale * d.value, form) + unit, interval, f"{found.p_value:.4f}", str(d.n)
+        )
+    Console().print(table)
+
+
+def _subject(run: str, dataset: str | None, data_dir: Path | None) -> tuple[nn.Module, Dataset]:
+    """The model, and the dataset it was trained on or `dataset`."""
+    from robattr import data, models
+    from robattr.train import settings
+    from robattr.train.directory import RunDirectory, read_config
+    from robattr.train.run import Run
+    from robattr.train.start import build_model, load_dataset
+
+    here = RunDirectory(Path(run))
+    if here.config.is_file():
+        trained = settings.change(Run(), read_config(here))
+        shown = data.load(dataset, data_dir) if dataset else load_dataset(trained, data_dir)
+        if not here.weights.is_file():
+            raise InvalidInput(f"{run} has no weights yet: finish it with robattr train --resume --out {run}")
+        return models.load_weights(build_model(trained, shown), here.weights), shown
+    known = dataset or run.split("/")[0]
+    if known not in data.names():
+        raise InvalidInput(f"{run} does not say which dataset it was trained on: give --dataset")
+    return models.load_model(run), data.load(known, data_dir)
+
+
+def _protocol(name: str, data: Dataset, *, eps: float | None, split: str) -> Protocol:
+    """The protocol of that name for the dataset, under a name of its own where anything differs from the default."""
+    from robattr.evaluate import for_dataset, strict
+
+    if name not in PROTOCOLS:
+        raise InvalidInput(f"unknown protocol {name!r}: {nearest(name, PROTOCOLS)}")
+    if split not in {"test", "validation"}:
+        raise InvalidInput(f"expected --split test or validation, got {split!r}")
+    chosen = for_dataset(data)
+    chosen = chosen if eps is None else chosen.with_eps(eps)
+    chosen = strict(chosen) if name == "strict" else chosen
+    return chosen if split == "test" else replace(chosen, name=f"{chosen.name}@{split}")
+
+
+@contextmanager
+def _progress(title: str, *, shown: bool) -> Iterator[Progress]:
+    """A bar with the time that is left, on the terminal's error stream."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    parts = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*parts, console=Console(stderr=True), disable=not shown, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _show(summary: Mapping[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = summary["columns"]
+    head = " · ".join(str(summary[key]) for key in ("run", "dataset", "protocol", "map"))
+    table = Table(*COLUMNS.values(), title=f"{head} · {summary['examples']} examples")
+    table.add_row(*(_cell(name, columns[name]) for name in COLUMNS))
+    console = Console()
+    console.print(table)
+    beside = {"foreground": "foreground only", "noise": "random noise of the same ε"}
+    for prefix, words in beside.items():
+        pair = (_cell(f"{prefix}_{name}", columns[f"{prefix}_{name}"]) for name in ("topk", "kendall"))
+        console.print(f"  {words}: {' / '.join(pair)}", highlight=False)
+    console.print(f"  tie ceiling of Rank Corr.: {_cell('ceiling', columns['ceiling'])}", highlight=False)
+    counted = "no score" if summary["settings"]["sweep"] else "counted as 1"
+    console.print(f"  label never kept: {summary['never_kept']:.1%} ({counted})", highlight=False)
+    for alarm in summary["alarms"]:
+        console.print(f"  [yellow]warning[/]: {alarm}", highlight=False)
+
+
+def _cell(name: str, column: Mapping[str, Any]) -> str:
+    """Value and interval, as a percentage where that is how it is read."""
+    form = ".2%" if name in PERCENT else ".4f"
+    value, low, high = (None if column[key] is None else format(column[key], form) for key in ("value", "low", "high"))
+    if value is None:
+        return "none"
+    return value if low is None else f"{value} [{low}, {high}]"
