@@ -126,7 +126,7 @@ def frame() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def signs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gtsrb.Facts, np.ndarray]:
-    """The three official archives in small: 43 classes, 3 tracks of 2 frames each; what they hold; the first test frame."""
+    """The three official archives in small: 43 classes, 3 tracks of 2 frames; what they hold; a test frame."""
     folder = tmp_path_factory.mktemp("gtsrb")
     with zipfile.ZipFile(folder / gtsrb.TRAIN_ZIP, "w") as archive:
         archive.writestr("GTSRB/Readme-Images.txt", "read me")

@@ -70,12 +70,15 @@ def _retrieve(url: str, path: Path, remote: Remote, *, progress: bool) -> None:
             part.unlink()
             if not resumed:
                 raise
-            # The first piece came from elsewhere or was damaged: once more, from the start.
-            _download(url, part, progress=progress)
-            remote.check(part)
-        part.replace(output_file)
+            downloader(url, output_file, _)  # its first piece was damaged or another file's: once more, from the start
+        else:
+            part.replace(output_file)
 
-    pooch.retrieve(url, known_hash=None, fname=path.name, path=path.parent, downloader=downloader)
+    try:
+        pooch.retrieve(url, known_hash=None, fname=path.name, path=path.parent, downloader=downloader)
+    finally:
+        if part.exists() and not part.stat().st_size:
+            part.unlink()
 
 
 def _download(url: str, part: Path, *, progress: bool) -> bool:

@@ -114,8 +114,7 @@ def _refuse_outside(source: Path, name: str, *, link: bool) -> None:
 
 
 def read_npz(path: Path, *, expected: Mapping[str, tuple[str, tuple[int, ...]]]) -> Arrays:
-    """The named arrays of an .npz, of exactly the expected dtypes and shapes; −1 in a shape stands for any
-    length.
+    """The named arrays of an .npz, of exactly the expected dtypes and shapes; −1 is any length.
 
     Nothing is unpickled: an array of objects is refused.
     """
@@ -158,6 +157,7 @@ def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
             np.savez(file, **arrays)  # type: ignore[arg-type]
             file.flush()
             os.fsync(file.fileno())
+        temporary.chmod(0o644)  # a data folder is often shared; mkstemp's files are private
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
