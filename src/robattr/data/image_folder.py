@@ -21,7 +21,7 @@ SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".gif", ".tif", ".t
 def from_folder(
     path: str | Path,
     *,
-    size: int,
+    size: int = 64,
     channels: int = 3,
     bounds: tuple[float, float] = (0.0, 1.0),
     validation: float = 0.1,
