@@ -157,6 +157,18 @@ def test_offline_says_what_to_put_where(tmp_path: Path) -> None:
     assert str(tmp_path / "f.zip") in str(error.value)
 
 
+def test_a_terminal_gets_a_progress_bar(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.files["/f.zip"] = CONTENT
+    remote = Remote("f.zip", (f"{server.address}/f.zip",), "the right bytes", check)
+    for terminal in (False, True):
+        monkeypatch.setattr("sys.stderr.isatty", lambda answer=terminal: answer)
+        download.fetch_file(remote, tmp_path / str(terminal) / "f.zip", of=mnist.MNIST, progress=True)
+        shown = capsys.readouterr().err
+        assert ("f.zip: 100%" in shown) is terminal
+
+
 def test_a_damaged_file_that_is_there_is_not_overwritten(server: Server, tmp_path: Path) -> None:
     (tmp_path / "f.zip").write_bytes(b"mine")
     with pytest.raises(DataError, match="not the right bytes"):

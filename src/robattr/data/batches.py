@@ -76,7 +76,7 @@ class Batches:
     def _order(self, epoch: int) -> Tensor:
         if self._epoch_order is None or self._epoch_order[0] != epoch:
             order = torch.randperm(self._length, generator=generator(self._seed, ORDER, epoch))
-            self._epoch_order = epoch, order.to(self._device)
+            self._epoch_order = epoch, order.to(self._device, non_blocking=True)
         return self._epoch_order[1]
 
     def _prepare_balance(self, dataset: Dataset) -> None:

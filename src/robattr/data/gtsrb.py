@@ -245,7 +245,7 @@ def _remote(file: str, count: int, suffix: str) -> Remote:
         "http://benchmark.ini.rub.de/Dataset",
     )
     return Remote(
-        file, tuple(f"{mirror}/{file}" for mirror in mirrors), f"{count} × {suffix}", _complete(count, suffix)
+        file, tuple(f"{mirror}/{file}" for mirror in mirrors), f"a zip of {count:,} {suffix}", _complete(count, suffix)
     )
 
 
