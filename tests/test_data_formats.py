@@ -116,7 +116,7 @@ def ppm(image: np.ndarray) -> bytes:
 def table(rows: list[tuple[str, np.ndarray, int]]) -> str:
     lines = ["Filename;Width;Height;Roi.X1;Roi.Y1;Roi.X2;Roi.Y2;ClassId"]
     lines += [f"{name};{image.shape[1]};{image.shape[0]};1;1;9;9;{label}" for name, image, label in rows]
-    return "\r\n".join(lines) + "\r\n"
+    return "\r\n".join(lines) + "\r\n\r\n"
 
 
 def frame() -> np.ndarray:
@@ -219,6 +219,14 @@ def spoil_table(name: str, content: bytes) -> bytes | None:
     return b"a,b,c\n1,2,3\n" if name.endswith("GT-00007.csv") else content
 
 
+def empty_table(name: str, content: bytes) -> bytes | None:
+    return b"" if name.endswith("GT-00007.csv") else content
+
+
+def name_oddly(name: str, content: bytes) -> bytes | None:
+    return content.replace(b"00001_00001.ppm", b"one_two.ppm") if name.endswith("GT-00007.csv") else content
+
+
 def change_class(name: str, content: bytes) -> bytes | None:
     return content.replace(b";7\r\n", b";8\r\n") if name.endswith("GT-00007.csv") else content
 
@@ -229,6 +237,8 @@ def change_class(name: str, content: bytes) -> bytes | None:
         (drop_frame, "257 frames but 258 table rows"),
         (cut_frame, r"00007/00001_00001\.ppm is no readable PPM"),
         (spoil_table, "official table format"),
+        (empty_table, "official table format"),
+        (name_oddly, "official table format"),
         (change_class, "incomplete"),
     ],
 )

@@ -69,7 +69,10 @@ def test_sign_counts_are_the_references_and_tracks_stay_whole() -> None:
     ids = torch.cat([signs.train.ids, signs.validation.ids])
     assert sorted(ids.tolist()) == list(range(39_209))
     assert bool((labels[ids.argsort()].diff() >= 0).all())
-    with np.load(data.folder("gtsrb") / "train.npz") as stored:
+    prepared = data.folder("gtsrb") / "train.npz"
+    if not prepared.is_file():
+        pytest.skip("the official archives are there, not the prepared arrays that list the tracks")
+    with np.load(prepared) as stored:
         track = stored["labels"].astype(int) * 1000 + stored["tracks"]
     held = set(track[signs.validation.ids.numpy()])
     assert len(held) == 4_410 // 30

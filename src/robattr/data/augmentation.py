@@ -1,5 +1,4 @@
-"""The reference's augmentation of GTSRB and Flower: rotate, translate, project, truncate. Batched, on the
-images' device.
+"""The reference's augmentation of GTSRB and Flower: rotate, translate, project, truncate; batched on the device.
 
 Every warp asks, for each output pixel (x, y), where in the input it comes from, and interpolates bilinearly
 there: rotation and projection replicate the edge (scikit-image), translation brings in black (OpenCV). The
@@ -87,12 +86,11 @@ def _translation(shift: Tensor) -> Tensor:
 
 
 def _projection(corners: Tensor, size: int) -> Tensor:
-    """The homography that takes the four perturbed corners, in (x, y), to the square's corners (0,0), (0,H),
-    (H,H), (H,0).
+    """The homography from the four perturbed corners, in (x, y), to the square's: (0,0), (0,H), (H,H), (H,0).
 
     It is used as the map from output to input, so the input's corners land on the perturbed positions. Each
-    pair (x, y) -> (u, v) gives two linear equations in the eight unknowns, the ninth entry being 1: a·x + b·y +
-    c − g·x·u − h·y·u = u, and likewise for v.
+    pair (x, y) -> (u, v) gives two linear equations in the eight unknowns, the ninth entry being 1:
+    a·x + b·y + c − g·x·u − h·y·u = u, and likewise for v.
     """
     top_l, left_t, bottom_l, left_b, top_r, right_t, bottom_r, right_b = corners.unbind(1)
     x = torch.stack([left_t, left_b, size - right_b, size - right_t], dim=1)
@@ -107,9 +105,7 @@ def _projection(corners: Tensor, size: int) -> Tensor:
 
 
 def _sample(x: Tensor, matrix: Tensor, *, black: bool) -> Tensor:
-    """Sample x (B, C, H, W) bilinearly where `matrix` (B, 3, 3) sends each output pixel; outside: black, else
-    the edge.
-    """
+    """Sample x (B, C, H, W) bilinearly where `matrix` (B, 3, 3) sends each output pixel; outside: black or the edge."""
     height, width = x.shape[2:]
     rows = torch.arange(height, dtype=x.dtype, device=x.device)[:, None].expand(height, width)
     columns = torch.arange(width, dtype=x.dtype, device=x.device).expand(height, width)

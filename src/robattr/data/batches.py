@@ -1,6 +1,4 @@
-"""Training batches as a pure function of (seed, step): nothing to save, resumable and shardable by
-construction.
-"""
+"""Training batches as a pure function of (seed, step): nothing to save, resumable and shardable by construction."""
 
 from __future__ import annotations
 
@@ -49,9 +47,7 @@ class Batches:
         return self._length // self.size
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """(x, y) of a step: x (size, C, H, W) float32 in the dataset's bounds, y (size,) int64, both on the
-        device.
-        """
+        """(x, y) of a step: x (size, C, H, W) float32 in the dataset's bounds, y (size,) int64, both on the device."""
         if step < 0:
             raise InvalidInput(f"expected a step >= 0, got {step}")
         epoch, start = self._locate(step)

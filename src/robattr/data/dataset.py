@@ -117,16 +117,13 @@ class Dataset:
         return x if low == 0 else x + low
 
     def examples(self, split_name: str, n: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """(x, y, ids): the pixels, labels and ids of the first n examples of a split (None: all), in canonical
-        order.
-        """
+        """(x, y, ids): pixels, labels and ids of the first n examples of a split (None: all), in canonical order."""
         split = self.split(split_name)
         split = split if n is None else split.first(n)
         return self.pixels(split.images), split.labels, split.ids
 
     def full(self) -> Dataset:
-        """Train and validation as one training set, and no validation: for the last run, once every choice is
-        made.
+        """Train and validation as one training set, and no validation: for the last run, once every choice is made.
 
         For Flower this is the paper's training set of 1,224 images.
         """

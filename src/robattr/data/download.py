@@ -1,6 +1,4 @@
-"""Fetching: several mirrors in order, resumed where the server allows it, checked before it appears under its
-name.
-"""
+"""Fetching: several mirrors in order, resumed where the server allows it, checked before it appears under its name."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ PIECE = 1 << 18
 
 
 def fetch(name: str, root: str | Path | None = None, *, progress: bool = True) -> list[Path]:
-    """Download what is missing of a dataset to `root` and return its files; present files are checked, not
-    fetched again.
-    """
+    """Download what a dataset lacks in `root` and return its files; present files are checked, not fetched again."""
     chosen = card(name)
     target = folder(name, root)
     prepared = [target / file for file in chosen.prepared]

@@ -1,10 +1,9 @@
-"""Files that are not trusted: digests, archives read without extracting, prepared arrays, and an atomic
-cache.
-"""
+"""Files that are not trusted: digests, archives read without extracting, prepared arrays, and an atomic cache."""
 
 from __future__ import annotations
 
 import hashlib
+import lzma
 import os
 import stat
 import tarfile
@@ -27,6 +26,7 @@ MEMBER_LIMIT = 1 << 26  # bytes of one archive member: the largest real one is u
 TOTAL_LIMIT = 1 << 32  # bytes of all members of one archive: the largest real total is about 1 GB
 COUNT_LIMIT = 200_000  # members: the largest real archive has about 40,000
 DAMAGED = (
+    lzma.LZMAError,
     zipfile.BadZipFile,
     tarfile.TarError,
     zlib.error,
@@ -51,8 +51,7 @@ def sha256_file(path: Path) -> str:
 
 
 def members(source: Path) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of every regular file in a zip, a tar (also compressed) or a folder; nothing is written
-    to disk.
+    """(name, content) of every regular file in a zip, a tar (also compressed) or a folder; nothing is written to disk.
 
     A member that points outside (absolute, "..", a link, a device), an archive that unpacks to absurd sizes,
     and a damaged or foreign file are a DataError.

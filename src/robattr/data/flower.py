@@ -69,9 +69,7 @@ def read(folder: Path, digests: Mapping[str, str] | None = None) -> Dataset:
 
 
 def read_originals(source: Path, digests: Mapping[str, str]) -> dict[str, bytes]:
-    """name -> bytes of all 1,360 JPEG files, each checked; other files in the archive or folder are passed
-    over.
-    """
+    """name -> bytes of all 1,360 JPEG files, each checked; other files in the archive or folder are passed over."""
     found: dict[str, bytes] = {}
     for path, content in members(source):
         name = PurePosixPath(path).name
@@ -101,9 +99,7 @@ def _decode(originals: Mapping[str, bytes], source: Path) -> Arrays:
 
 
 def split(images: NDArray[np.uint8]) -> Dataset:
-    """The dataset of the decoded images (1360, 128, 128, 3), in the order of their numbers; ids are number −
-    1.
-    """
+    """The dataset of the decoded images (1360, 128, 128, 3), in the order of their numbers; ids are number − 1."""
     listing = np.concatenate([np.arange(block * BLOCK, (block + 1) * BLOCK) for block in FOLDERS])
     labels = np.repeat(np.arange(len(FOLDERS)), BLOCK)
     parts: dict[str, list[int]] = {"train": [], "validation": [], "test": []}

@@ -1,5 +1,4 @@
-"""GTSRB from its official archives (PPM frames and CSV tables), or from prepared arrays of the same 32×32
-frames.
+"""GTSRB from its official archives (PPM frames and CSV tables), or from prepared arrays of the same 32×32 frames.
 
 The reference reads a derived archive of 34,799 / 4,410 / 12,630 images. It is rebuilt here from the official
 data: whole frame, no crop to the sign, OpenCV's bilinear resize to 32×32, RGB. The official training set is
@@ -36,12 +35,12 @@ TRAIN_ZIP, TEST_ZIP, TRUTH_ZIP = ARCHIVES = (
     "GTSRB_Final_Test_Images.zip",
     "GTSRB_Final_Test_GT.zip",
 )
+ROW = r"(\d{5}_)?\d{5}\.ppm(;\d+){7}"
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the files must hold. train_counts: the class counts of the training split, after validation is held
-    out.
+    """What the files must hold. train_counts: the class counts of the training split, after validation is held out.
 
     The digests are SHA-256 of array elements: labels uint8, tracks int16, pixels uint8 (N, 32, 32, 3).
     """
@@ -207,10 +206,11 @@ def _frame(content: bytes, archive: Path, name: str) -> NDArray[np.uint8]:
 
 def _table(content: bytes, archive: Path, name: str) -> list[tuple[str, int]]:
     """(frame, class) of an annotation table Filename;Width;Height;Roi.X1;Roi.Y1;Roi.X2;Roi.Y2;ClassId."""
-    header, *rows = csv.reader(io.StringIO(content.decode("ascii", "replace")), delimiter=";")
-    if header[:1] != ["Filename"] or any(len(row) != 8 or not row[7].isdigit() for row in rows):
+    reader = csv.reader(io.StringIO(content.decode("ascii", "replace")), delimiter=";")
+    rows = [row for row in reader if row]
+    if not rows or rows[0][:1] != ["Filename"] or not all(re.fullmatch(ROW, ";".join(row)) for row in rows[1:]):
         raise DataError(f"{archive}: {name} is not in the official table format: fetch the archive again")
-    return [(row[0].removesuffix(".ppm"), int(row[7])) for row in rows]
+    return [(row[0].removesuffix(".ppm"), int(row[7])) for row in rows[1:]]
 
 
 def _same_frames(archive: Path, frames: dict[tuple[int, ...], Any], listed: dict[tuple[int, ...], int]) -> None:

@@ -28,8 +28,7 @@ def from_folder(
     test: float = 0.1,
     seed: int = 0,
 ) -> Dataset:
-    """A dataset of a folder whose subfolders are the classes; or of a folder of train/, test/ and perhaps
-    validation/ of such.
+    """A dataset of a folder whose subfolders are the classes, or which has train/ and test/ (and validation/) of such.
 
     Images are turned as their EXIF says, converted to RGB (`channels=1`: grey) and resized to size × size by
     Lanczos, aspect ignored. Labels follow the sorted names of the class folders, ids the sorted paths. What is
@@ -85,9 +84,7 @@ def from_folder(
 
 
 def _read(folder: Path, classes: tuple[str, ...], *, size: int, mode: str, skipped: list[str]) -> Split:
-    """Every readable image of the class folders in `folder`, in the order of their paths; the others join
-    `skipped`.
-    """
+    """Every readable image of the class folders in `folder`, in the order of their paths; the others join `skipped`."""
     foreign = [child.name for child in _visible(folder) if child.is_dir() and child.name not in classes]
     if foreign:
         raise DataError(

@@ -1,5 +1,4 @@
-"""fashion-mini: a class-balanced subset of Fashion-MNIST inside the package, so that everything runs without a
-download.
+"""fashion-mini: a class-balanced subset of Fashion-MNIST inside the package, for runs without any download.
 
 5,000 / 500 / 1,000 images: of each class the first 500 among the last 55,000 training images, the first 50
 among the first 5,000 (so validation is part of Fashion-MNIST's validation set), and the first 100 of the test
@@ -30,9 +29,7 @@ LIMIT = 1 << 24
 
 
 def pack(fashion: Dataset) -> bytes:
-    """The embedded file, unpacked, made from the whole of Fashion-MNIST: an .npz of images, labels and ids by
-    split.
-    """
+    """The embedded file, unpacked, made from the whole of Fashion-MNIST: an .npz of images, labels and ids by split."""
     arrays: Arrays = {}
     for name, each in EACH.items():
         split = fashion.split(name)
@@ -47,10 +44,7 @@ def pack(fashion: Dataset) -> bytes:
 
 
 def build(fashion: Dataset, target: Path) -> None:
-    """Write the embedded file from Fashion-MNIST: `build(data.load("fashion-mnist"),
-    Path(".../fashion-mini.npz.xz"))`.
-    """
-    target.write_bytes(lzma.compress(pack(fashion), preset=9 | lzma.PRESET_EXTREME))
+    """Write the embedded file: `build(data.load("fashion-mnist"), Path("src/robattr/data/embedded", FILE))`."""
 
 
 def read(folder: Path) -> Dataset:

@@ -86,9 +86,7 @@ def from_dataset(
 
 
 def partition(labels: Tensor, *, validation: float, test: float, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Indices of train, validation and test, each sorted: of every class the given shares, rounded, chosen by
-    the seed.
-    """
+    """Sorted indices of train, validation and test: of every class the given shares, rounded, chosen by the seed."""
     if min(validation, test) < 0 or validation + test >= 1:
         raise InvalidInput(f"expected shares >= 0 that leave something to train on, got {validation} and {test}")
     random = torch.Generator().manual_seed(seed)

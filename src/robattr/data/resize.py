@@ -1,6 +1,4 @@
-"""OpenCV's bilinear resize of 8-bit images, in its own fixed-point arithmetic, so that OpenCV is no
-dependency.
-"""
+"""OpenCV's bilinear resize of 8-bit images, in its own fixed-point arithmetic, so that OpenCV is no dependency."""
 
 from __future__ import annotations
 

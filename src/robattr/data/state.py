@@ -12,9 +12,7 @@ from robattr.errors import DataError
 
 @dataclass(frozen=True)
 class State:
-    """One dataset on disk. state: "embedded", "present", "missing", "verified" or "damaged"; problem: why, or
-    empty.
-    """
+    """One dataset on disk. state: "embedded", "present", "missing", "verified" or "damaged"; problem: why, or empty."""
 
     name: str
     where: Path | None
