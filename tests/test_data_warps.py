@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -184,8 +183,3 @@ def test_geometry_is_seeded_and_in_range() -> None:
 def test_augment_refuses_what_it_cannot_warp() -> None:
     with pytest.raises(InvalidInput, match="square uint8"):
         augment(torch.zeros(1, 3, 8, 9, dtype=torch.uint8), IDENTITY)
-
-
-def test_no_machine_paths_leak_into_the_package() -> None:
-    package = Path(data.__file__).parent
-    assert not [p for p in package.glob("*.py") if "/work" in p.read_text() or "/tmp" in p.read_text()]
