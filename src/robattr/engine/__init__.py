@@ -1,1 +1,6 @@
-"""engine."""
+"""The engine: how the formula runs. Compilation, CUDA graphs and precision; nothing mathematical."""
+
+from robattr.engine.compiled import Compiled as Compiled
+from robattr.engine.precision import deterministic as deterministic
+from robattr.engine.precision import precision as precision
+from robattr.engine.step import Step as Step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from torch import Tensor
 
@@ -42,6 +43,7 @@ linf = Size("linf", lambda a: a.abs().amax(1))
 """‖a‖∞."""
 
 
+@lru_cache  # equal powers are one object, so that what was compiled for one serves the other
 def power(size: Size, q: float) -> Size:
     """s(a)^q; `power(l1, q)` is the size of proposition 2."""
     if not q > 0:

@@ -1,0 +1,52 @@
+"""Arithmetic as an explicit choice: fp32 (exact products), tf32 (10-bit mantissa in products), bf16 (8-bit, autocast).
+
+tf32 and bf16 change convolutions and matrix products alone; sums of the path, sizes and updates stay in float32. On a
+CPU tf32 is fp32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Literal, get_args
+
+import torch
+
+from robattr.errors import InvalidInput, nearest
+
+Precision = Literal["fp32", "tf32", "bf16"]
+
+
+@contextmanager
+def precision(name: str, device: str = "cuda") -> Iterator[None]:
+    """While open, products run in the named precision; on leaving, every switch is as it was."""
+    if name not in get_args(Precision):
+        raise InvalidInput(f"unknown precision {name!r}: {nearest(name, get_args(Precision))}")
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    low = torch.autocast(device, dtype=torch.bfloat16) if name == "bf16" else nullcontext()
+    try:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name != "fp32"
+        with low:
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+@contextmanager
+def deterministic(wanted: bool = True) -> Iterator[None]:
+    """While open, torch uses deterministic algorithms: an fp32 run repeats bit for bit on one machine and versions."""
+    if not wanted:
+        yield
+        return
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.backends.cudnn.benchmark,
+    )
+    try:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.benchmark = False
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.backends.cudnn.benchmark = before[2]

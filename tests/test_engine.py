@@ -1,0 +1,174 @@
+"""Every fast path gives what the plain formula gives."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nets import NETS, Residual, images
+from robattr import PGD, L2Ball, LinfBall, displacement, l2, objectives, power
+from robattr.engine import Compiled, Step, deterministic, precision
+from robattr.errors import InvalidInput
+from robattr.formula.objective import Rho, Robust
+from robattr.models import paper_cnn
+
+MAKE = {
+    "natural": lambda w, e: objectives.natural(),
+    "madry": lambda w, e: objectives.madry(LinfBall(e), PGD(2, e / 2)),
+    "madry in l2": lambda w, e: objectives.madry(L2Ball(e), PGD(2, e)),
+    "ig_norm": lambda w, e: objectives.ig_norm(w, LinfBall(e), PGD(2, e / 2), m=3, m_attack=2),
+    "ig_sum_norm": lambda w, e: objectives.ig_sum_norm(w, LinfBall(e), PGD(2, e / 2), m=3, m_attack=2),
+}
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def step_of(step: Step, rho: Robust, x: Tensor, y: Tensor, start: Tensor) -> tuple[Rho, list[Tensor]]:
+    step.model.zero_grad()
+    out = step(rho, x, y, start=start)
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in step.model.parameters()]
+    return out, gradients
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", sorted(MAKE))
+def test_compiled_is_eager(name: str, device: str) -> None:
+    net = NETS["softplus"]().double().to(device)
+    x, _, y = (t.to(device) for t in images())
+    fast, plain = Step(net, compiled=True, backend="aot_eager" if device == "cpu" else "inductor"), Step(net)
+    for weight, eps in ((1.0, 0.3), (0.5, 0.2)):  # a ramp changes numbers, and compiles nothing again
+        rho = MAKE[name](weight, eps)
+        start = LinfBall(eps).start(x)
+        a, ours = step_of(fast, rho, x, y, start)
+        b, theirs = step_of(plain, rho, x, y, start)
+        torch.testing.assert_close(a.value, b.value, rtol=1e-9, atol=1e-10)
+        if rho.change.terms:
+            torch.testing.assert_close(a.worst, b.worst, rtol=1e-9, atol=1e-10)
+        for p, q in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-8, atol=1e-9)
+    assert len(fast._plans) == 1
+    assert not fast.notes
+
+
+def test_the_step_is_the_users_loop() -> None:
+    net = NETS["leaky"]().double()
+    x, _, y = images()
+    rho = MAKE["ig_sum_norm"](0.1, 0.3)
+    start = rho.within.start(x)
+    out, ours = step_of(Step(net), rho, x, y, start)
+    direct = rho(net, x, y, start=start)
+    theirs = torch.autograd.grad(direct.value.sum(), list(net.parameters()))
+    torch.testing.assert_close(out.value, direct.value.detach())
+    for p, q in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(p, q)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU")
+def test_real_kernels_on_a_cpu() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Softplus(), nn.Linear(16, 3))
+    x, _, y = images()
+    x = x.float()
+    rho = objectives.ig_sum_norm(0.1, LinfBall(0.1), PGD(1, 0.05), m=2, m_attack=2)
+    start = rho.within.start(x)
+    fast = Step(net, compiled=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the compiler's own imports
+        a, ours = step_of(fast, rho, x, y, start)
+    b, theirs = step_of(Step(net), rho, x, y, start)
+    assert fast.seconds > 0
+    torch.testing.assert_close(a.value, b.value, rtol=1e-4, atol=1e-5)
+    for p, q in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("model", "rho", "words"),
+    [
+        (Residual, MAKE["ig_norm"](1.0, 0.3), "batch norm"),
+        (
+            NETS["relu"],
+            objectives.wasserstein(objectives.shift(), 1.0, power(l2, 2) @ displacement, PGD(2, 0.1)),
+            "Everywhere",
+        ),
+        (NETS["relu"], objectives.ig_norm(1.0, LinfBall(0.3), PGD(2, 0.1), m=3, m_attack=2, chunk=1), "chunks"),
+    ],
+)
+def test_what_cannot_be_compiled_runs_eagerly_and_says_so(model, rho: Robust, words: str) -> None:
+    net = model().double()
+    x, _, y = images()
+    start = rho.within.start(x)
+    fast = Step(net, compiled=True, backend="aot_eager")
+    state = {k: v.clone() for k, v in net.state_dict().items()}
+    a, ours = step_of(fast, rho, x, y, start)
+    net.load_state_dict(state)  # a batch-norm layer has moved its statistics
+    b, theirs = step_of(Step(net), rho, x, y, start)
+    assert words in fast.notes[0]
+    torch.testing.assert_close(a.value, b.value)
+    for p, q in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(p, q)
+
+
+class Breaks(nn.Module):
+    """A forward pass that no compiler can trace whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return self.inner(x.flatten(1))
+
+
+def test_a_model_that_does_not_compile_falls_back_with_one_warning() -> None:
+    net = Breaks().double()
+    x, _, y = images()
+    rho = MAKE["madry"](1.0, 0.3)
+    start = rho.within.start(x)
+    fast = Step(net, compiled=True, backend="aot_eager")
+    with pytest.warns(
+        UserWarning, match="attack gradient could not be compiled and runs eagerly, with the same results"
+    ):
+        a, ours = step_of(fast, rho, x, y, start)
+    step_of(fast, rho, x, y, start)  # a second warning would be an error here
+    b, theirs = step_of(Step(net), rho, x, y, start)
+    torch.testing.assert_close(a.value, b.value)
+    for p, q in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(p, q)
+
+
+def test_compiled_reports_its_time_and_keeps_its_result() -> None:
+    twice = Compiled(lambda a: 2 * a, name="double", backend="aot_eager")
+    assert twice(torch.tensor(3.0)) == 6.0
+    assert twice.seconds > 0
+    assert not twice.fell_back
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_bf16_stays_within_its_stated_error(device: str) -> None:
+    """The attack's ‖IG‖₁ in bf16: within 3% of fp32 for the paper's CNN (docs/benchmarks.md measures it)."""
+    net = paper_cnn().to(device)
+    x, y = torch.rand(2, 1, 28, 28, device=device), torch.tensor([3, 7], device=device)
+    rho = objectives.ig_norm(1.0, LinfBall(0.3), PGD(0, 0.0), m=2, m_attack=2)
+    start = rho.within.start(x)
+    values = {}
+    for name in ("fp32", "bf16"):
+        out, _ = step_of(Step(net, arithmetic=name), rho, x, y, start)
+        values[name] = out.penalty.double()
+    assert not torch.equal(values["fp32"], values["bf16"])
+    torch.testing.assert_close(values["bf16"], values["fp32"], rtol=3e-2, atol=0.0)
+
+
+def test_precision_and_determinism_leave_no_trace() -> None:
+    before = torch.backends.cuda.matmul.allow_tf32, torch.are_deterministic_algorithms_enabled()
+    for name in ("fp32", "tf32", "bf16"):
+        with precision(name, "cpu"), deterministic():
+            assert torch.are_deterministic_algorithms_enabled()
+            assert torch.backends.cuda.matmul.allow_tf32 == (name != "fp32")
+            assert torch.is_autocast_enabled("cpu") == (name == "bf16")
+    assert before == (torch.backends.cuda.matmul.allow_tf32, torch.are_deterministic_algorithms_enabled())
+    with pytest.raises(InvalidInput, match="bf16"), precision("bf17"):
+        pass
