@@ -86,8 +86,8 @@ CLASSES = (
 def read(folder: Path, facts: Facts = OFFICIAL) -> Dataset:
     """The dataset in `folder`: from train.npz and test.npz where they are, else from the official archives.
 
-    Prepared pixels must be the known ones. Pixels decoded from the archives are not compared with them, as OpenCV's own
-    resize rounds differently from processor to processor; labels and tracks are, and every frame is checked by its CRC.
+    Prepared pixels must be the known ones. Pixels decoded from the archives are not compared with them, as it is not
+    known that `resize_bilinear` equals the OpenCV build that made them; labels and tracks are, and frames by their CRC.
     """
     if (folder / "train.npz").is_file() and (folder / "test.npz").is_file():
         arrays = _prepared(folder, facts)
