@@ -93,7 +93,7 @@ def test_resize_is_opencv_bit_for_bit(height: int, width: int) -> None:
 
 
 def test_resize_by_half_is_the_rounded_mean_of_four() -> None:
-    """By the formula alone: at exactly half the size OpenCV 5.0 on aarch64 differs, with three channels and with five."""
+    """By the formula alone: at half the size OpenCV 5.0 on aarch64 differs, with three channels and with five."""
     image = noise(64, 64, 3)
     four = image.astype(int).reshape(32, 2, 32, 2, 3).sum(axis=(1, 3))
     assert np.array_equal(resize_bilinear(image, 32), (four + 2) // 4)

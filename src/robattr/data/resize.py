@@ -14,7 +14,7 @@ def resize_bilinear(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     Output pixel i looks at input coordinate (i + ½)·n/size − ½. Columns are mixed first, exactly, with weights rounded
     to 1/2048; rows are mixed with truncating shifts.
 
-    Checked on one build only, OpenCV 5.0 for aarch64: equal to it bit for bit with five channels, except at exactly half
+    Checked on one build only, OpenCV 5.0 for aarch64: equal to it with five channels, except at exactly half
     the size (64 × 64); with three channels about a quarter of the sizes differ, by one grey level. That build lists
     vendor routines (carotene, KleidiCV), which are the likely reason; x86 builds have not been compared.
     """
