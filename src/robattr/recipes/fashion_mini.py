@@ -12,8 +12,8 @@ from robattr.train.run import Run
 
 QUICK = Run(
     dataset="fashion-mini",
-    eps=0.1, attack_steps=5, step_size=0.03, m=6, m_attack=3, rule="midpoint",
-    optimizer="adam", lr=3e-3, schedule="one-cycle", reduction="mean", steps=600, batch=64,
+    eps=0.1, attack_steps=3, step_size=0.05, m=4, m_attack=2, rule="midpoint",
+    optimizer="adam", lr=3e-3, schedule="one-cycle", reduction="mean", steps=400, batch=50,
     log_every=50, validate_every=200, checkpoint_every=100,
 )  # fmt: skip
 

@@ -22,7 +22,7 @@ import torch
 import robattr
 from robattr.errors import CheckpointError
 from robattr.train import checkpoint
-from robattr.train.distributed import World, restarted
+from robattr.train.distributed import World, restarts
 from robattr.train.run import Run
 
 
@@ -68,7 +68,7 @@ def claim(path: Path, run: Run, *, world: World, resume: bool) -> Iterator[RunDi
     if not world.leads:
         yield here
         return
-    if not (resume or restarted()) and path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if not (resume or restarts()) and path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise CheckpointError(
             f"{path} already exists: continue that run with --resume, or choose another directory with --out"
         )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from robattr.data.batches import generator
 from robattr.errors import InvalidInput
@@ -95,7 +96,10 @@ def join(device: str = "auto") -> Iterator[World]:
     if size == 1 or dist.is_initialized():
         yield World(rank, size, place)
         return
-    dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+    # torchrun keeps one store across restarts: without a prefix, new workers would find the addresses of dead ones.
+    store, rank, size = next(rendezvous("env://"))
+    fresh = dist.PrefixStore(f"attempt-{restarts()}", store)  # type: ignore[attr-defined]
+    dist.init_process_group("nccl" if place.type == "cuda" else "gloo", store=fresh, rank=rank, world_size=size)
     try:
         yield World(rank, size, place)
     finally:
@@ -119,6 +123,6 @@ def choose_device(name: str, *, local_rank: int = 0, alone: bool = True) -> torc
     return device
 
 
-def restarted() -> bool:
-    """Whether `torchrun` has restarted its workers after one was lost: the run then continues by itself."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+def restarts() -> int:
+    """How often `torchrun` has restarted its workers after one was lost; the run then continues by itself."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))

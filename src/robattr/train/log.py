@@ -29,6 +29,7 @@ class Log:
         self._board = _tensorboard(here.path, step) if run.tensorboard else None
         self._console = _console(run.steps, step)
         self._clock = (step, time.perf_counter())
+        self._said = set[str]()
 
     def __enter__(self) -> Log:
         return self
@@ -60,9 +61,12 @@ class Log:
                 self._board.add_scalar(key, value, record["step"])
         self._console.show(record)
 
-    def say(self, text: str) -> None:
-        """A sentence for the person at the terminal."""
-        self._console.say(text)
+    def say(self, *texts: str) -> None:
+        """Sentences for the person at the terminal, each said once."""
+        for text in texts:
+            if text not in self._said:
+                self._said.add(text)
+                self._console.say(text)
 
     def sync(self) -> None:
         """Make what was written safe, so that a checkpoint never knows of a step its log has lost."""
@@ -82,7 +86,7 @@ class Silence:
 
     def write(self, record: Record) -> None: ...
 
-    def say(self, text: str) -> None: ...
+    def say(self, *texts: str) -> None: ...
 
     def sync(self) -> None: ...
 

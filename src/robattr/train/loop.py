@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from robattr.data import Batches, Dataset
-from robattr.engine import precision
 from robattr.errors import Diverged
 from robattr.train import checkpoint
 from robattr.train.batchnorm import over_global_batch
@@ -55,7 +54,6 @@ def train(
         join(device) as world,
         claim(Path(out), run, world=world, resume=resume) as here,
         torch.random.fork_rng(devices=[world.device] if world.device.type == "cuda" else []),
-        precision("fp32" if run.precision == "fp64" else run.precision),
     ):
         dtype = torch.float64 if run.precision == "fp64" else torch.float32
         data = dataset or load_dataset(run, data_dir)
@@ -69,8 +67,6 @@ def train(
             Stop() as stop,
             over_global_batch(state.model.train(), world),
         ):
-            for note in notes:
-                log.say(note)
             while state.step < run.steps and stopped_by is None:
                 x, y = batches.batch(state.step)
                 step = state.step + 1
@@ -83,6 +79,7 @@ def train(
                     )  # fmt: skip
                 except Diverged as error:
                     raise Diverged(f"{error}. {advice(run, here)}") from None
+                log.say(*notes, *state.engine.notes)
                 if logging:
                     log.write({"step": step, **figures(report, state, run), "rate": log.rate(step)})
                 if due(step, run.validate_every, run) and len(data.validation):

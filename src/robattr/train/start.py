@@ -12,6 +12,7 @@ from torch import nn
 from robattr import data as datasets
 from robattr import models
 from robattr.data import Dataset
+from robattr.engine import Step
 from robattr.errors import CheckpointError, InvalidInput, nearest
 from robattr.models.defaults import DEFAULTS
 from robattr.models.store import locate
@@ -32,7 +33,9 @@ def begin(
     """
     torch.manual_seed(run.seed)
     model = (model or build_model(run, data)).to(world.device, dtype)
-    state = State(model, make_optimizer(run, model), run.objective(data.bounds))
+    arithmetic = "fp32" if run.precision == "fp64" else run.precision
+    engine = Step(model, compiled=run.compile, arithmetic=arithmetic)
+    state = State(model, make_optimizer(run, model), run.objective(data.bounds), engine)
     content, notes = None, list[str]()
     if world.leads:
         content, refused = checkpoint.load_latest(here.checkpoints, run)

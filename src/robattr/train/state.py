@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from robattr.engine import Step
 from robattr.formula import Distributional
 from robattr.train.run import Objective, Run
 
@@ -20,6 +21,7 @@ class State:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     objective: Objective
+    engine: Step  # how gradients are computed; holds nothing that must be saved
     step: int = 0  # updates done
 
     def follow(self, run: Run, bounds: tuple[float, float]) -> None:

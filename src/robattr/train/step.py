@@ -8,9 +8,10 @@ from math import isfinite
 import torch
 from torch import Tensor, nn
 
+from robattr.engine import precision
 from robattr.errors import Diverged
-from robattr.formula import Distributional
-from robattr.train.distributed import World
+from robattr.formula import Distributional, Rho
+from robattr.train.distributed import Rand, World
 from robattr.train.run import Run
 from robattr.train.state import State
 
@@ -47,9 +48,8 @@ def descend(
     """
     world.seed_layers(seed=run.seed, step=state.step)
     hits = correct(state.model, x, y) if measure else torch.zeros(())
-    rho = state.objective(state.model, x, y, rand=world.rand(batch, seed=run.seed, step=state.step))
     state.optimizer.zero_grad()
-    (rho.value.sum() / (batch if run.reduction == "mean" else 1)).backward()
+    rho = backward(state, x, y, rand=world.rand(batch, seed=run.seed, step=state.step))
 
     parameters = [p for p in state.model.parameters() if p.requires_grad]
     cost = torch.zeros_like(rho.loss) if rho.cost is None else rho.cost
@@ -57,6 +57,8 @@ def descend(
     sums = torch.stack([figure.detach().to(rho.loss) for figure in figures])
     flat = world.total(torch.cat([*(_gradient(p) for p in parameters), sums.to(parameters[0])]))
     gradient, sums = flat[: -len(figures)], flat[-len(figures) :]
+    if run.reduction == "mean":
+        gradient /= batch
 
     norm = torch.linalg.vector_norm(gradient)
     loss, penalty, value, spent, right, stops = (sums / batch).tolist()
@@ -74,6 +76,16 @@ def descend(
         state.objective.ascend(report.cost)
     state.step += 1
     return report
+
+
+def backward(state: State, x: Tensor, y: Tensor, *, rand: Rand) -> Rho:
+    """Σ ρ over the batch, its gradient added to every `parameter.grad`."""
+    if not isinstance(state.objective, Distributional):
+        return state.engine(state.objective, x, y, rand=rand)
+    with precision(state.engine.arithmetic, x.device.type):  # γ moves with every step: never compiled
+        rho = state.objective(state.model, x, y, rand=rand)
+        rho.value.sum().backward()
+    return rho
 
 
 @torch.no_grad()

@@ -1,0 +1,103 @@
+"""Real processes, really killed: a run that was cut short ends with the weights of one that was not, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from train_fixtures import lines
+
+STEPS = 14
+COMMAND = [
+    sys.executable, "-m", "robattr", "train", "fashion-mini/ig-norm", "--device", "cpu", "--resume",
+    *(f"--set={word}" for word in (
+        f"steps={STEPS}", "batch=8", "attack_steps=2", "m=2", "m_attack=1", "log_every=1", "validate_every=5",
+        "checkpoint_every=3",
+    )),
+]  # fmt: skip
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def finish(out: Path, **limits) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "--out", str(out)], env=ENVIRONMENT, capture_output=True, text=True, timeout=300, **limits
+    )
+
+
+def start(out: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([*COMMAND, "--out", str(out)], env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+
+
+def wait_for_step(out: Path, step: int, process: subprocess.Popen[bytes]) -> None:
+    """Until the log has reached `step`."""
+    while process.poll() is None:
+        metrics = out / "metrics.jsonl"
+        if metrics.exists() and sum(b'"loss"' in line for line in metrics.read_bytes().splitlines()) >= step:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"the run ended by itself with {process.returncode}")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert finish(out).returncode == 0
+    return out
+
+
+def same_as(whole: Path, out: Path) -> None:
+    assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    figures = [
+        [{key: value for key, value in record.items() if key != "rate"} for record in lines(path)]
+        for path in (whole, out)
+    ]
+    assert figures[0] == figures[1]
+    assert [record["step"] for record in lines(out) if "loss" in record] == list(range(1, STEPS + 1))
+
+
+def test_killed_at_any_moment(whole, tmp_path):
+    out, moments = tmp_path / "run", random.Random(7)
+    for step in (1, 5, 10):
+        process = start(out)
+        wait_for_step(out, step, process)
+        time.sleep(moments.uniform(0, 0.1))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert finish(out).returncode == 0
+    same_as(whole, out)
+    assert len(json.loads((out / "environment.json").read_text())["resumed"]) == 3
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_asked_to_stop(whole, tmp_path, number, code):
+    out = tmp_path / "run"
+    process = start(out)
+    wait_for_step(out, 4, process)
+    process.send_signal(number)
+    assert process.wait(timeout=120) == code
+    last = lines(out)[-1]["step"]
+    assert list((out / "checkpoints").glob(f"step-{last:09d}-*.pt"))
+    assert not (out / "model.safetensors").exists()
+    assert finish(out).returncode == 0
+    same_as(whole, out)
+
+
+def test_a_full_disk(whole, tmp_path):
+    """The first checkpoint fits under the kernel's limit, the next (with Adam's moments) does not."""
+    out = tmp_path / "run"
+    full = finish(out, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)))
+    assert full.returncode == 2
+    assert full.stderr.splitlines()[-1].startswith("robattr: could not write")
+    assert "make room, then continue with --resume" in full.stderr
+    assert [path.name[:14] for path in (out / "checkpoints").iterdir()] == ["step-000000000"]
+    assert finish(out).returncode == 0
+    same_as(whole, out)

@@ -1,0 +1,227 @@
+"""The loop: what a step does, what a run leaves, how it stops and continues."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from robattr import models
+from robattr.data import Batches, from_tensors
+from robattr.errors import CheckpointError, Diverged, InvalidInput
+from robattr.formula import Distributional
+from robattr.train import checkpoint
+from robattr.train.directory import InUse, locked
+from robattr.train.loop import train
+from train_fixtures import QUICK, lines, tiny_data, tiny_net, weights
+
+METHODS = ["natural", "madry", "ig-norm", "ig-sum-norm", "input-gradient", "sinha", "distributional-ig"]
+
+
+def go(run, path, *, model=None, resume=False):
+    model = model or tiny_net()
+    outcome = train(run, path, dataset=tiny_data(), model=model, device="cpu", resume=resume)
+    return model, outcome
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_and_leaves_a_whole_run_directory(tmp_path, method):
+    run = replace(QUICK, method=method, weight=0.1, budget=0.1, steps=40, lr=3e-2, log_every=5, seed=3)
+    model, outcome = go(run, tmp_path / "run")
+    records = [record for record in lines(outcome.path) if "loss" in record]
+    assert [record["step"] for record in records] == list(range(5, 41, 5))
+    assert records[-1]["loss"] < records[0]["loss"]
+    assert {"penalty", "value", "accuracy", "lr", "weight", "eps", "rate", "grad_norm"} <= records[0].keys()
+    assert (records[-1]["penalty"] == 0) == (method == "natural")
+    assert lines(outcome.path)[-1] == {"step": 40, "val_accuracy": outcome.val_accuracy}
+    assert json.loads((outcome.path / "config.json").read_text())["method"] == method
+    environment = json.loads((outcome.path / "environment.json").read_text())
+    assert environment["versions"]["torch"] == torch.__version__
+    stored = models.load_weights(tiny_net(), outcome.path / "model.safetensors")
+    assert torch.equal(weights(stored), weights(model))
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_heavy_ball_with_decay_inside_the_loss_is_the_papers_update(tmp_path, reduction):
+    """v ← 0.9v + ∇(ρ + decay·½Σw²), w ← w − η_t·v, written out; kernels and matrices decay, biases do not."""
+    run = replace(
+        QUICK, method="natural", optimizer="momentum", decay=0.3, reduction=reduction, precision="fp64",
+        schedule="piecewise", boundaries=(1, 3), rates=(0.01, 0.02, 0.005),
+    )  # fmt: skip
+    trained, _ = go(run, tmp_path / "run")
+
+    model, batches = tiny_net().double(), Batches(tiny_data(), 8, seed=run.seed)
+    velocity = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for step, rate in enumerate([0.01, 0.01, 0.02, 0.02, 0.005, 0.005]):
+        x, y = batches.batch(step)
+        loss = F.cross_entropy(model(x.double()), y, reduction=reduction)
+        decayed = sum(p.square().sum() for name, p in model.named_parameters() if name.endswith("weight"))
+        gradients = torch.autograd.grad(loss + 0.3 * 0.5 * decayed, list(model.parameters()))
+        with torch.no_grad():
+            for (name, p), g in zip(model.named_parameters(), gradients, strict=True):
+                velocity[name] = 0.9 * velocity[name] + g
+                p -= rate * velocity[name]
+    assert torch.allclose(weights(trained), weights(model), rtol=1e-12, atol=1e-14)
+
+
+def test_clipping_bounds_the_update(tmp_path):
+    run = replace(QUICK, optimizer="momentum", momentum=0.0, lr=1.0, clip=1e-3, steps=1)
+    model, _ = go(run, tmp_path / "run")
+    assert lines(tmp_path / "run")[0]["grad_norm"] > 1e-3
+    assert float((weights(model) - weights(tiny_net())).norm()) == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_the_objective_follows_its_ramps(tmp_path):
+    run = replace(QUICK, method="ig-norm", weight=2.0, weight_ramp=(1, 5), eps_ramp=(0, 4), validate_every=0)
+    go(run, tmp_path / "run")
+    records = [record for record in lines(tmp_path / "run") if "loss" in record]
+    assert [record["weight"] for record in records] == [0.0, 0.0, 0.5, 1.0, 1.5, 2.0]
+    assert [record["eps"] for record in records] == pytest.approx([0.0, 0.025, 0.05, 0.075, 0.1, 0.1])
+    assert records[0]["penalty"] == 0.0 < records[-1]["penalty"]
+
+
+def test_training_leaves_the_callers_randomness_alone(tmp_path):
+    torch.manual_seed(11)
+    expected = torch.rand(3)
+    torch.manual_seed(11)
+    model = tiny_net()
+    torch.manual_seed(11)
+    go(QUICK, tmp_path / "run", model=model)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "lower"),
+    [({"lr": 1e30}, "lr"), ({"method": "ig-norm", "weight": 1e38}, "weight")],
+)
+def test_divergence_stops_at_once_keeps_a_good_state_and_says_what_to_lower(tmp_path, change, lower):
+    run = replace(QUICK, optimizer="momentum", steps=50, **change)
+    with pytest.raises(Diverged, match=rf"Lower .*{lower} \(.*warm_start=") as caught:
+        go(run, tmp_path / "run")
+    kept = checkpoint.listed(tmp_path / "run" / "checkpoints")[-1]
+    assert kept.path.name in str(caught.value)
+    state = checkpoint.unpack(checkpoint.load(kept, run))
+    assert all(bool(value.isfinite().all()) for value in state["model"].values())
+    assert len(lines(tmp_path / "run")) < 50
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+    again = replace(QUICK, warm_start=str(tmp_path / "run"), steps=2)
+    assert go(again, tmp_path / "again")[1].finished
+
+
+def test_a_warm_start_begins_with_the_weights_of_another_run(tmp_path):
+    first, _ = go(QUICK, tmp_path / "first")
+    run = replace(QUICK, warm_start=str(tmp_path / "first"), steps=1, lr=1e-12)
+    second, _ = go(run, tmp_path / "second", model=tiny_net(dropout=0.5))
+    assert torch.allclose(weights(second), weights(first), atol=1e-9)
+    with pytest.raises(CheckpointError, match="do not fit"):
+        go(run, tmp_path / "third", model=tiny_net(norm=True))
+
+
+@pytest.mark.parametrize(
+    ("method", "net"),
+    [("ig-norm", {"dropout": 0.3}), ("madry", {"norm": True}), ("distributional-ig", {})],
+)
+def test_a_run_in_two_parts_is_the_run_in_one(tmp_path, method, net):
+    run = replace(QUICK, method=method, budget=0.1, steps=7)
+    whole, _ = go(run, tmp_path / "whole", model=tiny_net(**net))
+    go(replace(run, steps=3), tmp_path / "parts", model=tiny_net(**net))
+    parts, _ = go(run, tmp_path / "parts", model=tiny_net(**net), resume=True)
+    assert torch.equal(weights(parts), weights(whole))
+    records = [
+        [{k: v for k, v in record.items() if k != "rate"} for record in lines(tmp_path / name) if "loss" in record]
+        for name in ("parts", "whole")
+    ]
+    assert records[0] == records[1]
+
+
+def test_a_damaged_checkpoint_costs_steps_but_not_the_result(tmp_path, capsys):
+    run = replace(QUICK, steps=7)
+    whole, _ = go(run, tmp_path / "whole")
+    go(replace(run, steps=5), tmp_path / "parts")
+    newest = checkpoint.listed(tmp_path / "parts" / "checkpoints")[-1]
+    newest.path.write_bytes(newest.path.read_bytes()[:-7])
+    with open(tmp_path / "parts" / "metrics.jsonl", "a") as file:
+        file.write('{"step": 5, "lo')  # a line cut short by the crash
+    parts, _ = go(run, tmp_path / "parts", resume=True)
+    said = capsys.readouterr().err
+    assert f"{newest.path.name} is damaged" in said
+    assert "from step 4" in said
+    assert torch.equal(weights(parts), weights(whole))
+    assert [record["step"] for record in lines(tmp_path / "parts") if "loss" in record] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_gamma_is_part_of_the_state(tmp_path):
+    run = replace(QUICK, method="distributional-ig", budget=0.01, gamma=0.5, gamma_rate=0.2)
+    assert isinstance(run.objective(), Distributional)
+    go(run, tmp_path / "run")
+    records = [record for record in lines(tmp_path / "run") if "loss" in record]
+    gamma = 0.5
+    for record in records:
+        gamma *= math.exp(0.2 * (record["cost"] - 0.01) / (record["cost"] + 0.01))
+        assert record["gamma"] == pytest.approx(gamma, rel=1e-5)
+    state = checkpoint.unpack(checkpoint.load(checkpoint.listed(tmp_path / "run" / "checkpoints")[-1]))
+    assert float(state["gamma"]) == pytest.approx(gamma, rel=1e-5)
+
+
+def test_an_existing_run_is_not_overwritten(tmp_path):
+    go(QUICK, tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"already exists: continue that run with --resume"):
+        go(QUICK, tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"another configuration \(m is 9, was 3\)"):
+        go(replace(QUICK, m=9), tmp_path / "run", resume=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="already exists"):
+        go(QUICK, tmp_path / "file")
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path):
+    model, _ = go(QUICK, tmp_path / "run")
+    again, outcome = go(QUICK, tmp_path / "run", resume=True)
+    assert outcome.finished
+    assert torch.equal(weights(again), weights(model))
+
+
+def test_two_processes_cannot_write_one_run(tmp_path):
+    (tmp_path / "run").mkdir()
+    with locked(tmp_path / "run"), pytest.raises(InUse, match="another process is training"):
+        go(QUICK, tmp_path / "run", resume=True)
+
+
+def test_validation_sees_the_validation_split_alone(tmp_path):
+    data = tiny_data()
+    model, outcome = go(QUICK, tmp_path / "run")
+    x, y, _ = data.examples("validation")
+    assert outcome.val_accuracy == pytest.approx(float((model.eval()(x).argmax(1) == y).float().mean()))
+    without = replace(data, validation=data.validation.first(0), test=data.test.first(0))
+    outcome = train(QUICK, tmp_path / "none", dataset=without, model=tiny_net(), device="cpu")
+    assert outcome.val_accuracy is None
+
+
+def test_tensorboard_gets_the_same_figures(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    go(replace(QUICK, tensorboard=True), tmp_path / "run")
+    board = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    board.Reload()
+    records = [record for record in lines(tmp_path / "run") if "loss" in record]
+    assert [event.step for event in board.Scalars("loss")] == [record["step"] for record in records]
+    assert [event.value for event in board.Scalars("loss")] == pytest.approx([record["loss"] for record in records])
+
+
+def test_what_cannot_be_built_is_refused_with_a_remedy(tmp_path):
+    with pytest.raises(InvalidInput, match=r"unknown model 'smal_cnn'.*did you mean 'small_cnn'"):
+        train(replace(QUICK, model="smal_cnn"), tmp_path / "a", dataset=tiny_data(), device="cpu")
+    with pytest.raises(InvalidInput, match="unknown device 'gpu'"):
+        train(QUICK, tmp_path / "b", dataset=tiny_data(), device="gpu")
+
+
+def test_a_network_is_sized_to_the_users_data(tmp_path):
+    run = replace(QUICK, model="small_cnn", steps=1)
+    data = from_tensors(torch.rand(30, 3, 12, 12), torch.arange(30) % 3, name="mine")
+    outcome = train(run, tmp_path / "run", dataset=data, device="cpu")
+    assert models.load_model(outcome.path)(torch.rand(2, 3, 12, 12)).shape == (2, 3)

@@ -1,0 +1,50 @@
+"""A tiny dataset, tiny networks and quick runs that the training tests share."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+from torch import nn
+
+from robattr.data import Dataset, from_tensors
+from robattr.train.run import Run
+
+QUICK = Run(
+    dataset="tiny", eps=0.1, attack_steps=2, step_size=0.05, m=3, m_attack=2, lr=1e-2, steps=6, batch=8,
+    log_every=1, validate_every=3, checkpoint_every=2,
+)  # fmt: skip
+
+
+def tiny_data() -> Dataset:
+    """90 images of 6×6 in three classes, told apart by which rows are bright."""
+    generator = torch.Generator().manual_seed(1)
+    y = torch.arange(90) % 3
+    x = 0.5 * torch.rand((90, 1, 6, 6), generator=generator)
+    for label in range(3):
+        x[y == label, :, 2 * label : 2 * label + 2] += 0.4
+    return from_tensors(x, y, validation=0.1, test=0.1, name="tiny")
+
+
+def tiny_net(*, norm: bool = False, dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(5)
+    middle: list[nn.Module] = [nn.BatchNorm2d(4)] if norm else []
+    return nn.Sequential(
+        # A bias before batch norm would have a zero gradient, and Adam would blow its rounding noise up to full steps.
+        nn.Conv2d(1, 4, 3, bias=not norm),
+        *middle,
+        nn.Softplus(),
+        nn.Flatten(),
+        nn.Dropout(dropout),
+        nn.Linear(64, 3),
+    )
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    """Every parameter and floating buffer, as one vector."""
+    return torch.cat([value.detach().double().reshape(-1) for value in model.state_dict().values()])
+
+
+def lines(path) -> list[dict]:
+    """The records of a `metrics.jsonl`."""
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
