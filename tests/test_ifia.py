@@ -88,7 +88,7 @@ def test_equals_the_naive_reference(case, map) -> None:
         assert found.score[b].item() == pytest.approx(walks[b, best][1][-1], abs=1e-12)
         torch.testing.assert_close(found.perturbed[b], walks[b, best][2], rtol=0, atol=1e-12)
         history = [min(walks[b, r][1][t] for r in range(3)) for t in range(STEPS)]
-        assert found.history[b].tolist() == pytest.approx(history, abs=1e-12)
+        assert found.history["kendall"][b].tolist() == pytest.approx(history, abs=1e-12)
     rows = [(b, 1) for b in range(len(x))]
     walk = attack.iterates(x, y, map(net, x, y).detach(), start=attack.starts(x, rows), rows=rows)
     for t, step in enumerate(walk):

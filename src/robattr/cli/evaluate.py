@@ -48,6 +48,10 @@ def evaluate(
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard earlier records of the same name.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     data_dir: DataDir = None,
+    precision: Annotated[str, typer.Option(help="fp32, tf32 or bf16 products on a GPU.")] = "tf32",
+    compiled: Annotated[
+        bool | None, typer.Option("--compile/--no-compile", help="Compile the attack (default: on a GPU).")
+    ] = None,
 ) -> None:
     """Attack a model's predictions and explanations; print and record the paper's four columns with 95% intervals.
 
@@ -55,6 +59,7 @@ def evaluate(
     """
     from torch import distributed
 
+    from robattr import engine
     from robattr.evaluate.maps import by_name
     from robattr.evaluate.run import Place, discard
     from robattr.evaluate.run import evaluate as begin
@@ -64,8 +69,9 @@ def evaluate(
     settings = _protocol(protocol, data, eps=eps, split=split)
     folder = out or (Path(run) / "records" if Path(run).is_dir() else Path("runs") / Path(run).stem / "records")
     x, y, ids = data.examples(split, examples)
-    with join(device) as world:
+    with join(device) as world, engine.precision(precision, world.device.type):
         model.to(world.device)
+        about = {"run": run, "split": split, "command": " ".join(["robattr", *sys.argv[1:]]), "precision": precision}
         for name in maps.split(","):
             map = by_name(name.strip(), N=settings.N, bounds=settings.bounds)
             if fresh and world.leads:
@@ -81,7 +87,8 @@ def evaluate(
                     map=map,
                     ids=ids.tolist(),
                     place=Place(folder, world.rank, world.size),
-                    about={"run": run, "split": split, "command": " ".join(["robattr", *sys.argv[1:]])},
+                    about=about,
+                    compiled=world.device.type == "cuda" if compiled is None else compiled,
                     progress=progress,
                 )
             if world.leads:

@@ -7,22 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, prod
+from functools import partial
+from math import inf
 
 import torch
 from torch import Tensor, nn
 
 from robattr.errors import InvalidInput
-from robattr.evaluate import noise
+from robattr.evaluate import noise, passes
 from robattr.evaluate.agreement import kendall
-from robattr.evaluate.ascent import APGD, Ascent, RandomWalk
-from robattr.evaluate.kinds import objective
+from robattr.evaluate.ascent import APGD, Ascent, Fixed, RandomWalk
+from robattr.evaluate.kinds import reference
 from robattr.evaluate.maps import Saliency, constant_along_ray, integrated_gradients
 from robattr.evaluate.memory import rows_that_fit
-from robattr.formula.adversary import PGD, Value
 from robattr.formula.neighbourhoods import LinfBall
 from robattr.formula.network import bind, second_order
-from robattr.formula.scalars import margin
 from robattr.models.smooth import smooth
 
 Measure = Callable[[Tensor, Tensor], Tensor]
@@ -78,7 +77,8 @@ class IFIA:
 
     `adaptive` walks with momentum and step halving; `keep` adds −keep·relu(margin) so that the walk turns
     back where the prediction flips. `guide` is the map to differentiate when `map` cannot be. `measures`
-    score (clean, perturbed) maps, 1 = alike; the first selects the iterate.
+    score (clean, perturbed) maps, 1 = alike; the first selects the iterate. With `batch` the passes are compiled for
+    batches of that many examples, and shorter ones padded; None runs eagerly.
     """
 
     model: nn.Module
@@ -98,6 +98,7 @@ class IFIA:
     target: Tensor | None = None
     measures: dict[str, Measure] = field(default_factory=lambda: {"kendall": kendall})
     seed: int = 0
+    batch: int | None = None
 
     def __call__(self, x: Tensor, y: Tensor, *, ids: Sequence[int] | None = None) -> Found:
         names = torch.arange(len(x)) if ids is None else torch.as_tensor(ids)
@@ -106,11 +107,12 @@ class IFIA:
         with second_order(self.model):
             for attack, group in ((self.shortened(), short.nonzero()[:, 0]), (self, (~short).nonzero()[:, 0])):
                 fits = rows_that_fit(self.model, x, passes=max(attack.map.nodes, attack._guide.nodes))
-                for part in group.split(max(1, fits // self.restarts)):
-                    if len(part):
-                        parts.append(attack._attack(x[part], y[part], names[part].tolist()))
-                        order.append(part)
-        return _joined(parts, torch.cat(order).argsort())
+                size = max(1, min(fits // self.restarts, self.batch or fits))
+                for part in group.split(size) if len(group) else ():
+                    whole = part if self.batch is None else _padded(part, size)
+                    parts.append(attack._attack(x[whole], y[whole], names[whole].tolist()))
+                    order.append(part)
+        return _joined(parts, order)
 
     def can_shorten(self, x: Tensor) -> Tensor:
         """(B,) bool: is the cheaper map of `shortened` provably the same in the whole ball around x?"""
@@ -120,28 +122,19 @@ class IFIA:
         """The same attack by the map's shortcut, if it has one."""
         return replace(self, map=self.map.along_ray or self.map)
 
-    def objective(self, x: Tensor, y: Tensor, clean: Tensor) -> Value:
-        """What the walk climbs: z ↦ J(S̃(z)) per pixel − keep·relu(margin(z)), a pure function of tensors."""
-        net = bind(self.model).detach()
-        twin = net if self.beta == inf else bind(smooth(self.model, self.beta)).detach()
-        guide, pixels = self._guide, prod(clean.shape[1:])
-        flat = guide(twin, x, y) if self.kind == "mass_center" else clean
-        J = objective(self.kind, clean, twin=flat, k=self.k, target=self.target)
-        if not self.keep:
-            return lambda z: J(guide(twin, z, y)) / pixels
-        label = net(x).argmax(dim=1)
-        return lambda z: J(guide(twin, z, y)) / pixels - self.keep * margin(net, z, label).relu()
-
     def iterates(
         self, x: Tensor, y: Tensor, clean: Tensor, *, start: Tensor, rows: Sequence[noise.Row]
     ) -> Iterator[Iterate]:
         """Walk from `start` and show every point visited; x, y, clean (maps of x), start and rows are aligned."""
-        net, within = bind(self.model).detach(), LinfBall(self.eps, self.bounds)
+        climb, look = self._passes()
         with torch.no_grad():
-            label, value = net(x).argmax(dim=1), self.objective(x, y, clean)
-            rand = noise.source(rows, self.seed, 1)
-            for z in self._walk().iterates(value, x, within, start=start, rand=rand):
-                yield Iterate(z, self.map(net, z, y).detach(), net(z).argmax(dim=1) == label)
+            label = look(x, y)[1].argmax(dim=1)
+            smoothed = partial(self._smoothed, x, y)
+            r = reference(self.kind, clean, smoothed, k=self.k, target=self.target)
+            within, rand = LinfBall(self.eps, self.bounds), noise.source(rows, self.seed, 1)
+            for z in self._walk().iterates(lambda z: climb(z, y, r, label), x, within, start=start, rand=rand):
+                seen, logits = look(z, y)
+                yield Iterate(z, seen, logits.argmax(dim=1) == label)
 
     def starts(self, x: Tensor, rows: Sequence[noise.Row]) -> Tensor:
         """The first point of each row (id, restart)."""
@@ -161,7 +154,18 @@ class IFIA:
     def _walk(self) -> Ascent:
         if self.kind == "random":
             return RandomWalk(self.steps, self.alpha)
-        return APGD(self.steps, 2 * self.eps) if self.adaptive else PGD(self.steps, self.alpha)
+        return APGD(self.steps, 2 * self.eps) if self.adaptive else Fixed(self.steps, self.alpha)
+
+    def _passes(self) -> tuple[passes.Climb, passes.Look]:
+        up = partial(passes.climb, self.model, self._guide, kind=self.kind, beta=self.beta, keep=self.keep)
+        at = partial(passes.look, self.model, self.map)
+        if self.batch is None:
+            return up(), at()
+        key = (self._guide, self.kind, self.beta, self.keep, self.batch, self.restarts)
+        return passes.compiled(self.model, key, up), passes.compiled(self.model, (self.map, *key[4:]), at)
+
+    def _smoothed(self, x: Tensor, y: Tensor) -> Tensor:
+        return self._guide(bind(self.model if self.beta == inf else smooth(self.model, self.beta)).detach(), x, y)
 
     def _attack(self, x: Tensor, y: Tensor, ids: Sequence[int]) -> Found:
         R, B = self.restarts, len(x)
@@ -206,11 +210,17 @@ def _where(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return torch.where(mask.view(-1, *(1,) * (a.dim() - 1)), a, b)
 
 
-def _joined(parts: Sequence[Found], order: Tensor) -> Found:
-    """Groups of examples, one after the other, back in their order."""
+def _padded(part: Tensor, size: int) -> Tensor:
+    """`part` with its last entry repeated up to `size`: compiled passes know one shape."""
+    return torch.cat([part, part[-1:].expand(size - len(part))])
+
+
+def _joined(parts: Sequence[Found], order: Sequence[Tensor]) -> Found:
+    """Groups of examples, without their padding, back in the order of the examples."""
+    back = torch.cat(list(order)).argsort().to(parts[0].score.device)
 
     def join(pick: Callable[[Found], Tensor]) -> Tensor:
-        return torch.cat([pick(part) for part in parts])[order.to(parts[0].score.device)]
+        return torch.cat([pick(part)[: len(at)] for part, at in zip(parts, order, strict=True)])[back]
 
     names = list(parts[0].worst)
     return Found(

@@ -1,9 +1,9 @@
-"""What an attribution attack climbs: one objective J(S) -> (B,) of the perturbed map S per kind of attack.
+"""What an attribution attack climbs: an objective J(S, r) -> (B,) of the perturbed map S and a reference r.
 
-    topk         J = −Σ_{i in the k largest of the clean map} S_i
-    mass_center  J = ‖C(S) − C₀‖², C the mass centre, C₀ that of the smooth net's clean map truncated to whole pixels
-    target       J = Σ S·target
-    random       J is not looked at: the walk is random signs
+    topk         J = −Σ_i S_i r_i,      r marks the k largest pixels of the clean map
+    mass_center  J = ‖C(S) − r‖²,       C the mass centre, r that of the smooth net's clean map in whole pixels
+    target       J = Σ_i S_i r_i,       r the target map
+    random       J = 0:                 the walk is random signs
 
 (Ghorbani et al. 2019; the reference's `ig_attack.py`.)
 """
@@ -17,30 +17,44 @@ from torch import Tensor
 from robattr.errors import InvalidInput, nearest
 from robattr.evaluate.agreement import mass_center, top_k_mask
 
-KINDS = ("topk", "mass_center", "target", "random")
-
-Objective = Callable[[Tensor], Tensor]
+Objective = Callable[[Tensor, Tensor], Tensor]
 
 
-def objective(kind: str, clean: Tensor, *, twin: Tensor, k: int, target: Tensor | None = None) -> Objective:
-    """J for maps of `clean`'s shape; `clean` is the true net's map of x, `twin` the smooth net's."""
+def _against(s: Tensor, mask: Tensor) -> Tensor:
+    return -(s * mask).flatten(1).sum(dim=1)
+
+
+def _towards(s: Tensor, target: Tensor) -> Tensor:
+    return (s * target).flatten(1).sum(dim=1)
+
+
+def _away(s: Tensor, centre: Tensor) -> Tensor:
+    return (mass_center(s) - centre).square().sum(dim=1)
+
+
+def _nothing(s: Tensor, _: Tensor) -> Tensor:
+    return s.new_zeros(len(s))
+
+
+KINDS: dict[str, Objective] = {"topk": _against, "mass_center": _away, "target": _towards, "random": _nothing}
+
+
+def objective(kind: str) -> Objective:
+    """J of that kind."""
+    if kind not in KINDS:
+        raise InvalidInput(f"unknown kind of attribution attack {kind!r}: {nearest(kind, KINDS)}")
+    return KINDS[kind]
+
+
+def reference(kind: str, clean: Tensor, twin: Callable[[], Tensor], *, k: int, target: Tensor | None) -> Tensor:
+    """r, one row per example; `clean` is the true net's map of x, `twin()` the smooth net's."""
     if kind == "topk":
-        mask = top_k_mask(clean, k)
-        return lambda s: -(s * mask).flatten(1).sum(dim=1)
+        return top_k_mask(clean, k).to(clean)
     if kind == "mass_center":
-        centre = mass_center(twin).trunc()
-        return lambda s: (mass_center(s) - centre).square().sum(dim=1)
-    if kind == "target":
-        goal = _target(clean, target)
-        return lambda s: (s * goal).flatten(1).sum(dim=1)
+        return mass_center(twin()).trunc()
     if kind == "random":
-        return lambda s: s.new_zeros(len(s))
-    raise InvalidInput(f"unknown kind of attribution attack {kind!r}: {nearest(kind, KINDS)}")
-
-
-def _target(clean: Tensor, target: Tensor | None) -> Tensor:
-    """One target map for all examples."""
+        return clean
     if target is None or target.shape != clean.shape[1:]:
         got = "none" if target is None else str(tuple(target.shape))
         raise InvalidInput(f"kind 'target' needs target= of the map's shape {tuple(clean.shape[1:])}, got {got}")
-    return target.to(clean)
+    return target.to(clean).expand_as(clean)

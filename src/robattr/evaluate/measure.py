@@ -55,7 +55,7 @@ def prediction_attacks(protocol: Protocol, model: nn.Module) -> list[PGDAttack]:
     base = PGDAttack(model, p.eps, p.pgd_alpha, p.pgd_steps, bounds=p.bounds, seed=p.seed)
     if not p.strict:
         return [base]
-    restarts = max(n for _, n in p.sweep)
+    restarts = sum(n for _, n in p.sweep)
     return [
         base,
         PGDAttack(
@@ -73,8 +73,10 @@ def prediction_attacks(protocol: Protocol, model: nn.Module) -> list[PGDAttack]:
     ]
 
 
-def attribution_attacks(protocol: Protocol, model: nn.Module, map: Saliency, *, images: bool) -> list[IFIA]:
-    """The attacks behind the attribution columns.
+def attribution_attacks(
+    protocol: Protocol, model: nn.Module, map: Saliency, *, images: bool, batch: int | None = None
+) -> list[IFIA]:
+    """The attacks behind the attribution columns; with `batch`, compiled for that many examples.
 
     The paper's comes first in both protocols, with the same starts: `strict` takes its worst cases over a
     superset of `paper`'s candidates, and so can never call a model more robust.
@@ -92,6 +94,7 @@ def attribution_attacks(protocol: Protocol, model: nn.Module, map: Saliency, *, 
         bounds=p.bounds,
         measures=scores if p.strict else {name: scores[name] for name in ("kendall", "topk")},
         seed=p.seed,
+        batch=batch,
     )
     adaptive = [
         IFIA(
@@ -109,6 +112,7 @@ def attribution_attacks(protocol: Protocol, model: nn.Module, map: Saliency, *, 
             keep=p.keep,
             measures=scores,
             seed=p.seed + 1 + i,
+            batch=batch,
         )
         for i, (beta, restarts) in enumerate(p.sweep)
     ]
@@ -123,9 +127,19 @@ def noise_control(protocol: Protocol, model: nn.Module, map: Saliency) -> IFIA:
 
 
 def measure(
-    model: nn.Module, x: Tensor, y: Tensor, *, ids: Sequence[int], protocol: Protocol, map: Saliency
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    ids: Sequence[int],
+    protocol: Protocol,
+    map: Saliency,
+    batch: int | None = None,
 ) -> list[Record]:
-    """The records of a block of examples. Their content depends on the block and the protocol alone."""
+    """The records of a block of examples. Their content depends on the block and the protocol alone.
+
+    With `batch`, at least the size of the block, the attribution attack is compiled.
+    """
     with second_order(model), torch.no_grad():
         predicted = model(x).argmax(dim=1)
         withstood = torch.ones_like(predicted, dtype=torch.bool)
@@ -158,7 +172,7 @@ def measure(
         right, clean = right[usable], clean[usable]
     if len(right):
         names = [int(ids[b]) for b in right.tolist()]
-        rows = attribution_scores(model, x[right], y[right], clean, ids=names, protocol=protocol, map=map)
+        rows = attribution_scores(model, x[right], y[right], clean, ids=names, protocol=protocol, map=map, batch=batch)
         for b, row in zip(right.tolist(), rows, strict=True):
             records[b].update(row)
     return records
@@ -173,10 +187,11 @@ def attribution_scores(
     ids: Sequence[int],
     protocol: Protocol,
     map: Saliency,
+    batch: int | None = None,
 ) -> list[Record]:
     """The attribution part of the records of correctly classified examples with maps `clean`."""
     images = x.dim() == 4
-    attacks = attribution_attacks(protocol, model, map, images=images)
+    attacks = attribution_attacks(protocol, model, map, images=images, batch=batch)
     each = [attack(x, y, ids=ids) for attack in attacks]
     chosen = torch.stack([found.score for found in each]).argmin(dim=0)  # the first of equals: the paper's own
     kept = reduce(torch.logical_or, (found.kept for found in each))

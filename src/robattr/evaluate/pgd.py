@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from robattr.errors import InvalidInput, nearest
 from robattr.evaluate import noise
-from robattr.evaluate.ascent import APGD, Ascent
-from robattr.formula.adversary import PGD
+from robattr.evaluate.ascent import APGD, Ascent, Fixed, slope_of
 from robattr.formula.neighbourhoods import L2Ball, LinfBall, Neighbourhood
 from robattr.formula.network import Model, bind, second_order
 from robattr.formula.scalars import Scalar, cross_entropy
@@ -65,16 +64,16 @@ class PGDAttack:
 
     def _candidates(self, net: Model, x: Tensor, y: Tensor, rows: Sequence[noise.Row]) -> Iterator[Tensor]:
         within = ball(self.norm, self.eps, self.bounds)
-        walk: Ascent = APGD(self.steps, 2 * self.eps) if self.adaptive else PGD(self.steps, self.alpha)
+        walk: Ascent = APGD(self.steps, 2 * self.eps) if self.adaptive else Fixed(self.steps, self.alpha)
+        slope = slope_of(lambda z: self.loss(net, z, y))
         for restart in range(self.restarts):
             rand = noise.source(rows, self.seed, restart)
-            start = within.start(x, rand) if self.random_start else x
-            z = within.project(start, x)
-            for z in walk.iterates(lambda z: self.loss(net, z, y), x, within, start=start, rand=rand):
+            last = within.start(x, rand) if self.random_start else x
+            for z in walk.iterates(slope, x, within, start=last, rand=rand):
                 if self.best:
                     yield z
-            if not self.best:
-                yield z
+                last = z
+            yield last
 
     def _badness(self, net: Model, z: Tensor, y: Tensor) -> Tensor:
         """A number that puts every misclassified point above every other, and ranks by loss among equals."""

@@ -104,7 +104,10 @@ def strict(base: str | Protocol) -> Protocol:
     """`paper` and more: random starts, several restarts, β swept, the true net too, momentum, a label-keeping term."""
     settings = paper(base) if isinstance(base, str) else base
     return replace(
-        settings, name=settings.name.replace("paper", "strict"), sweep=((1.0, 5), (10.0, 2), (inf, 1)), keep=1.0
+        settings,
+        name=settings.name.replace("paper", "strict"),
+        sweep=((1.0, 2), (10.0, 2), (50.0, 2), (inf, 1)),
+        keep=0.1,
     )
 
 

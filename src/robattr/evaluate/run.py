@@ -61,15 +61,16 @@ def evaluate(
     ids: Sequence[int] | None = None,
     place: Place | None = None,
     about: dict[str, Any] | None = None,
+    compiled: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Evaluation:
     """Attack and measure `model` on the examples x, y under `protocol`, for one kind of map.
 
     With a `place`, records, summary and gallery are written there, and work done before is not done again. `about` is
-    added to the summary (run, command, ...).
+    added to the summary (run, command, ...). `compiled` compiles the attribution attack (worth it on a GPU).
     """
     began = time.monotonic()
-    job = _Job(model, x, y, list(range(len(x))) if ids is None else [int(i) for i in ids], protocol, map)
+    job = _Job(model, x, y, list(range(len(x))) if ids is None else [int(i) for i in ids], protocol, map, compiled)
     check(model, x.to(job.device), y.to(job.device), job.ids, protocol)
     if place is None:
         records = job.measured(progress)
@@ -93,15 +94,21 @@ class _Job:
     ids: list[int]
     protocol: Protocol
     map: Saliency
+    compiled: bool
 
     @property
     def device(self) -> torch.device:
         return next((p.device for p in self.model.parameters()), self.x.device)
 
-    def blocks(self) -> list[list[int]]:
-        """Positions of the examples that are attacked together: as many as fit, whatever the number of processes."""
+    @property
+    def size(self) -> int:
+        """How many examples are attacked together: as many as fit, whatever the number of processes."""
         fits = rows_that_fit(self.model, self.x[:1].to(self.device), passes=self.map.nodes)
-        size = min(BLOCK[1], max(BLOCK[0], fits // self.protocol.repeats))
+        return min(BLOCK[1], max(BLOCK[0], fits // self.protocol.repeats))
+
+    def blocks(self) -> list[list[int]]:
+        """Positions of the examples, block by block."""
+        size = self.size
         return [list(range(at, min(at + size, len(self.x)))) for at in range(0, len(self.x), size)]
 
     def examples(self, at: Sequence[int]) -> tuple[Tensor, Tensor, list[int]]:
@@ -115,7 +122,8 @@ class _Job:
 
     def block(self, at: Sequence[int]) -> list[Record]:
         x, y, ids = self.examples(at)
-        return measure(self.model, x, y, ids=ids, protocol=self.protocol, map=self.map)
+        batch = self.size if self.compiled else None
+        return measure(self.model, x, y, ids=ids, protocol=self.protocol, map=self.map, batch=batch)
 
     def measured(self, progress: Progress) -> list[Record]:
         records: list[Record] = []

@@ -1,0 +1,60 @@
+"""The two passes an attribution attack makes at every iterate, as pure functions of tensors: what the engine compiles.
+
+climb(z, y, r, label) -> (∇J (like z), J (rows,))     the direction, from the softplus twin: a gradient of gradients
+look(z, y) -> (map, logits)                           the score's map and the prediction, from the true net
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, prod
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, nn
+
+from robattr.engine import Compiled
+from robattr.evaluate.ascent import slope_of
+from robattr.evaluate.kinds import objective
+from robattr.evaluate.maps import Saliency
+from robattr.formula.network import bind
+from robattr.formula.scalars import margin
+from robattr.models.smooth import smooth
+
+Climb = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+Look = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def climb(model: nn.Module, guide: Saliency, *, kind: str, beta: float, keep: float) -> Climb:
+    """The slope of J(S̃(z), r) per pixel − keep·relu(margin(z, label)); β = inf is the true net."""
+    net = bind(model).detach()
+    twin = net if beta == inf else bind(smooth(model, beta)).detach()
+    J = objective(kind)
+
+    def slope(z: Tensor, y: Tensor, reference: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+        def value(v: Tensor) -> Tensor:
+            s = guide(twin, v, y)
+            climbed = J(s, reference) / prod(s.shape[1:])
+            return climbed - keep * margin(net, v, label).relu() if keep else climbed
+
+        return slope_of(value)(z)
+
+    return slope
+
+
+def look(model: nn.Module, map: Saliency) -> Look:
+    """The true net's map and logits at z."""
+    net = bind(model).detach()
+    return lambda z, y: (map(net, z, y).detach(), net(z))
+
+
+_ready: WeakKeyDictionary[nn.Module, dict[Any, Any]] = WeakKeyDictionary()
+
+
+def compiled(model: nn.Module, key: Any, build: Callable[[], Any]) -> Any:
+    """`build()` compiled, once for each `key` of a model as long as its weights stay where they are."""
+    kept = _ready.setdefault(model, {})
+    full = (key, tuple(p.data_ptr() for p in model.parameters()))
+    if full not in kept:
+        kept[full] = Compiled(build(), name="attribution attack")
+    return kept[full]
