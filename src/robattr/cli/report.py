@@ -1,4 +1,4 @@
-"""`robattr report` and `robattr figures`: renderings of finished runs."""
+"""`robattr report` and `robattr figures`: renderings of finished runs; with them the commands that make such runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from robattr.cli import reproduce
+
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run directories that hold evaluations.")]
 
 
@@ -14,6 +16,7 @@ def register(app: typer.Typer) -> None:
     """Add this group's commands."""
     app.command("report")(report)
     app.command("figures")(figures)
+    reproduce.register(app)
 
 
 def report(

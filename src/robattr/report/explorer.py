@@ -46,13 +46,12 @@ def _group(group: Group, budget: int) -> dict[str, Any]:
         if examples and spent > budget:
             break
         examples.append(example)
-    classes = next((e.summary["classes"] for _, e, _ in members if e.summary.get("classes")), None)
     return {
         "key": group.key,
         "title": group.title,
         "k": group.k,
         "shape": [height, width, channels],
-        "classes": classes,
+        "classes": group.classes,
         "amplify": _amplify([gallery for _, _, gallery in members]),
         "models": [run.name for run, _, _ in members],
         "iterations": [[int(t) for t in gallery.iterations] for _, _, gallery in members],

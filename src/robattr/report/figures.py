@@ -65,7 +65,7 @@ def grid(group: Group, *, rows: int = 4) -> Any | None:
     for row, i in zip(axes, chosen, strict=True):
         first = members[0][2]
         _image(row[0], first.image[_place(first, i)])
-        row[0].set_xlabel(_class(members[0][1], int(first.label[_place(first, i)])), fontsize=8)
+        row[0].set_xlabel(_class(group, int(first.label[_place(first, i)])), fontsize=8)
         for m, (_, e, gallery) in enumerate(members):
             _maps(row[1 + 2 * m : 3 + 2 * m], gallery, _place(gallery, i), _record(e, i))
     for m, (run, _, _) in enumerate(members):
@@ -207,9 +207,8 @@ def _record(evaluation: Evaluation, i: int) -> Mapping[str, Any]:
     return next((r for r in evaluation.records if r.get("id") == i), {})
 
 
-def _class(evaluation: Evaluation, label: int) -> str:
-    classes = evaluation.summary.get("classes") or []
-    return _literal(str(classes[label]) if label < len(classes) else str(label))
+def _class(group: Group, label: int) -> str:
+    return _literal(group.classes[label] if label < len(group.classes) else str(label))
 
 
 def _literal(text: str) -> str:

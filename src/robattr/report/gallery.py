@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from robattr.errors import CheckpointError
+from robattr.evaluate.agreement import top_k_mask
 
 Array = NDArray[Any]
 KEYS = ("id", "label", "image", "perturbed", "before", "after", "topk", "kendall", "iterations")
@@ -59,12 +61,10 @@ def read_gallery(path: Path) -> Gallery:
 
 
 def top_k(scores: Array, k: int) -> Array:
-    """Mask of the k largest entries of a map, ties to the lower index: the rule the scores are computed with."""
-    flat = scores.reshape(-1).astype(np.float64)
-    order = np.argsort(-flat, kind="stable")[: min(k, flat.size)]
-    mask = np.zeros(flat.size, dtype=bool)
-    mask[order] = True
-    return mask.reshape(scores.shape)
+    """Mask of the k largest entries of a map, by the rule the scores are computed with."""
+    maps = torch.from_numpy(scores.astype(np.float64))[None]
+    mask: Array = top_k_mask(maps, min(k, scores.size))[0].numpy()
+    return mask
 
 
 def ceiling(before: Array) -> float:

@@ -114,5 +114,5 @@ def published(dataset: str, method: str, *, map_name: str = "ig", m: int | None 
     """
     if map_name == "ig" and (dataset, method) == ("mnist", "ig-norm") and m is not None:
         return DIFFERENT_M.get(m)
-    tables = {"ig": INTEGRATED_GRADIENTS, "gradient": SIMPLE_GRADIENT, "sg": SIMPLE_GRADIENT}
+    tables = {"ig": INTEGRATED_GRADIENTS, "sg": SIMPLE_GRADIENT}
     return tables.get(map_name, {}).get((dataset, method))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from robattr import data
 from robattr.errors import CheckpointError
 
 APPROACHES = {
@@ -68,6 +69,14 @@ class Group:
     @property
     def key(self) -> str:
         return f"{self.dataset}-{self.protocol}-{self.map_name}"
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes: those the evaluation wrote down, else those of the dataset; () where unknown."""
+        written = next((e.summary["classes"] for _, e in self.members if e.summary.get("classes")), None)
+        if written is None and self.dataset in data.names():
+            written = data.card(self.dataset).classes
+        return tuple(map(str, written or ()))
 
     @property
     def k(self) -> int:

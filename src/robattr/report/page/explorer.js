@@ -40,7 +40,7 @@
   };
 
   const state = { group: data.groups[0], example: null, step: 0, top: false, amplify: 1, cards: [], drawing: 0 };
-  const className = (label) => (state.group.classes ? state.group.classes[label] ?? String(label) : String(label));
+  const className = (label) => state.group.classes[label] ?? String(label);
   const longest = () => Math.max(...state.group.iterations.map((t) => t.length));
 
   // ---- drawing ----

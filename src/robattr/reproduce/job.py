@@ -1,0 +1,86 @@
+"""One run to train and to evaluate, and how much of that is done."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from robattr import models
+from robattr.errors import CheckpointError
+from robattr.evaluate import for_dataset, paper
+from robattr.evaluate.maps import by_name
+from robattr.evaluate.run import Place, evaluate
+from robattr.train import checkpoint
+from robattr.train.directory import RunDirectory, read_config
+from robattr.train.distributed import choose_device
+from robattr.train.loop import Outcome, train
+from robattr.train.run import Run
+from robattr.train.start import build_model, load_dataset
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Train `run` in `path`; then attack `map` on the first `examples` of the test split."""
+
+    run: Run
+    path: Path
+    map: str
+    examples: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.run.dataset}/{self.path.name}"
+
+    @property
+    def protocol(self) -> str:
+        return paper(self.run.dataset).name
+
+    @property
+    def trained(self) -> bool:
+        """Whether the weights are there. A folder that holds another run is refused, not overwritten."""
+        here = RunDirectory(self.path)
+        if not here.config.exists():
+            return False
+        if differing := checkpoint.differences(self.run, read_config(here)):
+            raise CheckpointError(
+                f"{self.path} holds a run of another configuration ({differing}): choose another --out"
+            )
+        return here.weights.exists()
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether a summary of at least as many examples is there."""
+        summary = self.path / "records" / f"{self.protocol}-{self.map}.json"
+        with suppress(OSError, ValueError, KeyError):
+            return bool(json.loads(summary.read_text(encoding="utf-8"))["examples"] == self.examples)
+        return False
+
+    def train(self, *, device: str, data_dir: Path | None) -> Outcome:
+        """Train, or continue; what a signal interrupts is kept."""
+        return train(self.run, self.path, device=device, data_dir=data_dir, resume=True)
+
+    def evaluate(self, *, device: str, data_dir: Path | None, progress: Progress) -> None:
+        """Attack and measure, or continue; the records are written into the run."""
+        data = load_dataset(self.run, data_dir)
+        weights = RunDirectory(self.path).weights
+        model = models.load_weights(build_model(self.run, data), weights).to(choose_device(device)).eval()
+        protocol = for_dataset(data)
+        x, y, ids = data.examples("test", self.examples)
+        words = ["robattr", "evaluate", self.path.as_posix(), "--maps", self.map, "--examples", str(self.examples)]
+        evaluate(
+            model,
+            x,
+            y,
+            protocol=protocol,
+            map=by_name(self.map, N=protocol.N, bounds=protocol.bounds),
+            ids=ids.tolist(),
+            place=Place(self.path / "records"),
+            about={"run": self.path.name, "split": "test", "classes": list(data.classes), "command": shlex.join(words)},
+            progress=progress,
+        )
