@@ -69,7 +69,8 @@ def test_full_joins_validation() -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        lambda: data.Split(torch.zeros(2, 3, 4), torch.zeros(2).long(), torch.zeros(2).long()),
+        lambda: data.Split(torch.zeros(2, 3, 4).byte(), torch.zeros(2).long(), torch.zeros(2).long()),
+        lambda: data.Split(torch.zeros(2), torch.zeros(2).long(), torch.zeros(2).long()),
         lambda: data.Split(torch.zeros(2, 1, 3, 4).double(), torch.zeros(2).long(), torch.zeros(2).long()),
         lambda: data.Split(torch.zeros(2, 1, 3, 4), torch.zeros(3).long(), torch.zeros(2).long()),
         lambda: data.Split(torch.zeros(2, 1, 3, 4), torch.zeros(2), torch.zeros(2).long()),

@@ -21,7 +21,8 @@ SPLITS = ("train", "validation", "test")
 class Split:
     """Part of a dataset, in canonical order.
 
-    images: (N, C, H, W) uint8, or float32 within the dataset's bounds.
+    images: (N, C, H, W) uint8, or float32 within the dataset's bounds; float32 inputs may have any shape (N, ...), a
+    table's (N, features) for instance.
     labels: (N,) int64.  ids: (N,) int64, the example's index in the dataset's own files.
     """
 
@@ -31,9 +32,10 @@ class Split:
 
     def __post_init__(self) -> None:
         n = len(self.images)
-        if self.images.ndim != 4 or self.images.dtype not in (torch.uint8, torch.float32):
+        pixels = self.images.ndim == 4 and self.images.dtype == torch.uint8
+        if not pixels and (self.images.ndim < 2 or self.images.dtype != torch.float32):
             raise InvalidInput(
-                f"expected images (N, C, H, W) of uint8 or float32, got {tuple(self.images.shape)} of "
+                f"expected images (N, C, H, W) of uint8, or float32 inputs (N, ...), got {tuple(self.images.shape)} of "
                 f"{self.images.dtype}: convert them first"
             )
         for name, value in (("labels", self.labels), ("ids", self.ids)):

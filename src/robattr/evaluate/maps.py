@@ -40,6 +40,7 @@ class Saliency:
     nodes       points of x's size that it sends through the net together
     complete    whether the attribution should add up to logit_y(x) − logit_y(0)
     along_ray   a cheaper map that is equal wherever the net is constant on the ray from black to x
+    guide       the map an attack differentiates in its stead, where this one cannot be
     """
 
     name: str
@@ -47,6 +48,7 @@ class Saliency:
     nodes: int = 1
     complete: bool = False
     along_ray: Saliency | None = None
+    guide: Saliency | None = None
 
     def __call__(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
         return magnitude(self.of(model, x, y))
@@ -124,11 +126,13 @@ def smooth_grad(samples: int = 20, sigma: float = 0.15, *, seed: int = 0) -> Sal
     return Saliency("smoothgrad", averaged, nodes=samples)
 
 
-def from_callable(attribute: Attribution, *, name: str = "custom", nodes: int = 1) -> Saliency:
+def from_callable(
+    attribute: Attribution, *, name: str = "custom", nodes: int = 1, guide: Saliency | None = None
+) -> Saliency:
     """Any `(model, x, y) -> attribution`, a Captum method for instance: (B, C, H, W), (B, H, W) or the shape of x.
 
-    Methods that are not differentiable in x can be scored but give the attack no direction; pass `guide=` to
-    the attack.
+    Methods that are not differentiable in x can be scored but give the attack no direction: `guide` is the map that
+    does.
     """
 
     def with_grad(model: Model, x: Tensor, y: Tensor) -> Tensor:
@@ -136,7 +140,7 @@ def from_callable(attribute: Attribution, *, name: str = "custom", nodes: int = 
         with torch.enable_grad():
             return attribute(module or model, x, y)
 
-    return Saliency(name, with_grad, nodes=nodes)
+    return Saliency(name, with_grad, nodes=nodes, guide=guide)
 
 
 def by_name(name: str, *, N: int = 100, bounds: tuple[float, float] = (0.0, 1.0)) -> Saliency:

@@ -25,6 +25,7 @@ from robattr.report.explorer import BUDGET, explorer
 from robattr.report.findings import alarms, finding
 from robattr.report.published import SOURCE
 from robattr.report.runs import Group, Run, measured
+from robattr.report.sections import Section
 from robattr.report.tables import show, table
 
 SCORES = (("topk", "top-k intersection", 0.0, 1.0), ("kendall", "Kendall's rank correlation", -0.2, 1.0))
@@ -35,8 +36,15 @@ LOGGED = (
 )
 
 
-def page(runs: Sequence[Run], *, title: str = "Attribution robustness", budget: int = BUDGET) -> str:
-    """Render the runs as one HTML document."""
+def page(
+    runs: Sequence[Run],
+    *,
+    title: str = "Attribution robustness",
+    budget: int = BUDGET,
+    opening: Sequence[Section] = (),
+    closing: Sequence[Section] = (),
+) -> str:
+    """Render the runs as one HTML document, with sections of the caller's before and after the measurements."""
     jinja2 = need("jinja2", extra="report")
     groups = measured(runs)
     colours = curves.shades(runs)
@@ -54,6 +62,8 @@ def page(runs: Sequence[Run], *, title: str = "Attribution robustness", budget: 
         data=_safe(embedded({"colours": _ramp(), "shades": colours, "groups": explorer(groups, budget=budget)})),
         groups=[_group(group, colours) for group in groups],
         legend=[(run.name, colours[run.name] % svg.SHADES) for run in runs],
+        opening=opening,
+        closing=closing,
         training=_training(runs, colours),
         runs=[_about(run) for run in runs],
         differing=_differing(runs),
@@ -62,11 +72,18 @@ def page(runs: Sequence[Run], *, title: str = "Attribution robustness", budget: 
     return html
 
 
-def write_page(runs: Sequence[Run], path: str | Path, *, title: str = "Attribution robustness") -> Path:
+def write_page(
+    runs: Sequence[Run],
+    path: str | Path,
+    *,
+    title: str = "Attribution robustness",
+    opening: Sequence[Section] = (),
+    closing: Sequence[Section] = (),
+) -> Path:
     """Write `page` to a file, its folder made where missing."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(page(runs, title=title), encoding="utf-8")
+    target.write_text(page(runs, title=title, opening=opening, closing=closing), encoding="utf-8")
     return target
 
 

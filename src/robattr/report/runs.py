@@ -96,7 +96,7 @@ def read_run(path: str | Path) -> Run:
     method = str(config.get("method", root.name))
     environment = root / "environment.json"
     return Run(
-        name=APPROACHES.get(method, method.upper()),
+        name=str(config.get("name") or APPROACHES.get(method, method.upper())),
         path=root,
         config=config,
         environment=_object(environment) if environment.is_file() else {},
