@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
+
 import pytest
 import torch
 from scipy.stats import kendalltau
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from robattr.evaluate import IFIA, integrated_gradients, simple_gradient
+from robattr.errors import InvalidInput
+from robattr.evaluate import (
+    IFIA,
+    Saliency,
+    from_callable,
+    gradient_input,
+    integrated_gradients,
+    passes,
+    simple_gradient,
+)
+from robattr.evaluate.agreement import mass_center_displacement
+from robattr.models import resnet
 
-N, K, EPS, ALPHA, STEPS = 7, 9, 0.1, 0.02, 12
+N, K, EPS, ALPHA, STEPS = 5, 9, 0.1, 0.02, 8
 
 
 class Net(nn.Module):
@@ -24,7 +38,7 @@ class Net(nn.Module):
         return self.run(x, F.relu)
 
     def run(self, x: Tensor, act) -> Tensor:
-        return self.fc(F.max_pool2d(act(self.conv(x)), 1).flatten(1))
+        return self.fc(act(self.conv(x)).flatten(1))
 
 
 @pytest.fixture(scope="module")
@@ -33,24 +47,20 @@ def case() -> tuple[Net, Tensor, Tensor]:
     net = Net().double()
     with torch.no_grad():
         net.conv.weight.mul_(3)
-    x = torch.rand(5, 1, 6, 6, dtype=torch.float64)
+    x = torch.rand(4, 1, 6, 6, dtype=torch.float64)
     x[:, :, :2] = 0  # black pixels: exact ties of the IG map
     return net, x, net(x).argmax(dim=1).detach()
 
 
 def naive_map(name: str, net: Net, x: Tensor, y: int, act) -> Tensor:
     """The reference's map of one image, with a graph."""
-    if name == "sg":
-        z = x if x.requires_grad else x.clone().requires_grad_()
+    points = [1.0] if name == "sg" else [i / N for i in range(1, N + 1)]
+    total = torch.zeros_like(x)
+    for t in points:
+        z = t * x if x.requires_grad else (t * x).requires_grad_()
         (g,) = torch.autograd.grad(net.run(z[None], act)[0, y], z, create_graph=True)
-        s = g.abs().sum(0)
-    else:
-        total = torch.zeros_like(x)
-        for i in range(1, N + 1):
-            z = (i / N) * x if x.requires_grad else ((i / N) * x).requires_grad_()
-            (g,) = torch.autograd.grad(net.run(z[None], act)[0, y], z, create_graph=True)
-            total = total + g
-        s = (total / N * x).abs().sum(0)
+        total = total + g / len(points)
+    s = (total if name == "sg" else total * x).abs().sum(0)
     return s * s.numel() / s.sum()
 
 
@@ -63,8 +73,7 @@ def naive_attack(name: str, net: Net, x: Tensor, y: int, start: Tensor) -> tuple
     for _ in range(STEPS):
         v = z.detach().clone().requires_grad_()
         (g,) = torch.autograd.grad(naive_map(name, net, v, y, F.softplus).flatten()[mask].sum(), v)
-        z = x + (z - ALPHA * g.sign() - x).clamp(-EPS, EPS)
-        z = z.clamp(0, 1).detach()
+        z = (x + (z - ALPHA * g.sign() - x).clamp(-EPS, EPS)).clamp(0, 1).detach()
         iterates.append(z)
         if int(net(z[None]).argmax()) == y:
             tau = kendalltau(clean.numpy(), naive_map(name, net, z, y, F.relu).detach().numpy()).statistic
@@ -75,7 +84,7 @@ def naive_attack(name: str, net: Net, x: Tensor, y: int, start: Tensor) -> tuple
 
 
 @pytest.mark.parametrize("map", [integrated_gradients(N), simple_gradient()], ids=lambda m: m.name)
-def test_equals_the_naive_reference(case, map) -> None:
+def test_equals_the_naive_reference(case, map: Saliency) -> None:
     net, x, y = case
     attack = IFIA(net, EPS, ALPHA, STEPS, k=K, restarts=3, map=map, seed=5)
     found = attack(x, y)
@@ -95,3 +104,176 @@ def test_equals_the_naive_reference(case, map) -> None:
         expected = torch.stack([walks[b, 1][0][t] for b in range(len(x))])
         torch.testing.assert_close(step.x, expected, rtol=0, atol=1e-12)
     assert found.score.max() < 0.9, "the attack must have done something"
+
+
+def test_restarts_begin_at_x_and_one_step_away(case) -> None:
+    net, x, _ = case
+    attack = IFIA(net, EPS, ALPHA, STEPS, restarts=3, seed=1)
+    first = attack.starts(x, [(i, 0) for i in range(len(x))])
+    other = attack.starts(x, [(i, 1) for i in range(len(x))])
+    assert torch.equal(first, x)
+    moved = (other - x).abs()
+    assert 0 < moved.max() <= ALPHA + 1e-12
+    assert not torch.equal(other, attack.starts(x, [(i, 2) for i in range(len(x))]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "topk"},
+        {"kind": "topk", "adaptive": True, "keep": 0.1, "start": "ball"},
+        {"kind": "topk", "beta": 10.0},
+        {"kind": "topk", "beta": inf},
+        {"kind": "mass_center"},
+        {"kind": "target", "target": torch.eye(6)},
+        {"kind": "random", "alpha": 0.5},
+    ],
+    ids=lambda c: "-".join(str(v) for v in c.values() if not isinstance(v, Tensor)),
+)
+def test_stays_in_the_ball_and_never_counts_a_flipped_label(case, change) -> None:
+    net, x, y = case
+    attack = replace(IFIA(net, 0.6, 0.15, STEPS, k=K, restarts=2, map=integrated_gradients(N)), **change)
+    found = attack(x, y)
+    assert (found.perturbed - x).abs().max() <= 0.6 + 1e-12
+    assert found.perturbed.min() >= 0
+    assert found.perturbed.max() <= 1
+    better = found.iterate > 0
+    assert torch.equal(net(found.perturbed).argmax(dim=1), y), "kept points, and x itself, keep the label"
+    assert torch.equal(found.score[~better], torch.ones_like(found.score[~better]))
+    torch.testing.assert_close(found.map, attack.map(net, found.perturbed, y).detach())
+    assert ((found.flips >= 0) & (found.flips <= 1)).all()
+
+
+def test_a_label_that_is_never_kept_is_no_success() -> None:
+    """The first pixel decides the label and every step moves it across."""
+
+    class Brittle(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            own = (x.flatten(1) ** 2).sum(dim=1)
+            return torch.stack([own, own + 50 * ((x - 0.5).flatten(1) ** 2).sum(dim=1) - 1e-6], dim=1)
+
+    x = torch.full((1, 1, 3, 3), 0.5)
+    found = IFIA(Brittle(), 0.2, 0.1, 3, k=3, map=simple_gradient(), restarts=2)(x, torch.tensor([0]))
+    assert not found.kept.any()
+    assert found.flips.item() == 1
+    assert found.score.item() == 1
+    assert torch.equal(found.perturbed, x)
+
+
+def test_a_linear_model_is_exactly_robust() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 3)).double()
+    x = torch.rand(4, 1, 6, 6, dtype=torch.float64)
+    y = net(x).argmax(dim=1)
+    found = IFIA(net, 0.3, 0.05, 6, k=K, map=simple_gradient(), restarts=2)(x, y)
+    assert torch.equal(found.score, torch.ones(4, dtype=torch.float64))
+    assert found.still.eq(1).all(), "a constant map gives no direction, and that is reported"
+
+
+class Fragile(nn.Module):
+    """logit_0 = Σ relu(40 (x − ½)): a pixel is attributed only above ½, which the images below straddle by 0.01."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        own = F.relu(40 * (x - 0.5)).flatten(1).sum(dim=1) + 100
+        return torch.stack([own, torch.zeros_like(own)], dim=1)
+
+
+def test_a_fragile_model_is_found_fragile() -> None:
+    x = torch.full((1, 1, 6, 6), 0.49, dtype=torch.float64)
+    x[..., ::2] = 0.51
+    y = torch.tensor([0])
+    found = IFIA(Fragile(), 0.05, 0.01, 10, k=18, map=simple_gradient())(x, y)
+    noise = IFIA(Fragile(), 0.005, 0.005, 10, k=18, map=simple_gradient(), kind="random")(x, y)
+    assert found.kept.all()
+    assert found.score.item() < 0
+    assert noise.score.item() == 1, "noise too small to cross ½ changes nothing"
+
+
+def test_results_do_not_depend_on_the_batch(case) -> None:
+    net, x, y = case
+    attack = IFIA(net, EPS, ALPHA, 4, k=K, restarts=2, map=integrated_gradients(N), start="ball")
+    whole = attack(x, y, ids=[10, 11, 12, 13])
+    part = attack(x[[2, 0]], y[[2, 0]], ids=[12, 10])
+    torch.testing.assert_close(part.perturbed, whole.perturbed[[2, 0]], rtol=0, atol=1e-12)
+    torch.testing.assert_close(part.score, whole.score[[2, 0]], rtol=0, atol=1e-12)
+    assert not torch.equal(attack(x, y, ids=[0, 1, 2, 3]).perturbed, whole.perturbed), "ids seed the starts"
+
+
+def test_the_shortcut_of_standardising_nets_equals_the_sum() -> None:
+    torch.manual_seed(1)
+    net = resnet(4, 1, channels=1).double()
+    x = 255 * torch.rand(3, 1, 8, 8, dtype=torch.float64)
+    x[2] = 100 + 0.1 * torch.rand(1, 8, 8, dtype=torch.float64)  # so flat that the floor of σ is active near black
+    y = net(x).argmax(dim=1)
+    by_sum = replace(integrated_gradients(8), along_ray=None)
+    attack = IFIA(net, 8.0, 1.0, 3, k=10, bounds=(0.0, 255.0), map=integrated_gradients(8), restarts=2)
+    assert attack.can_shorten(x).tolist() == [True, True, False]
+    short, long = attack(x, y), replace(attack, map=by_sum)(x, y)
+    torch.testing.assert_close(short.perturbed, long.perturbed, rtol=0, atol=1e-9)
+    torch.testing.assert_close(short.score, long.score, rtol=0, atol=1e-9)
+    torch.testing.assert_close(short.map, long.map, rtol=1e-6, atol=1e-9)
+
+
+def test_a_captum_method_can_be_scored(case) -> None:
+    captum = pytest.importorskip("captum.attr")
+    net, x, y = case
+
+    def attribute(model, x: Tensor, y: Tensor) -> Tensor:
+        return captum.InputXGradient(model).attribute(x.clone().requires_grad_(), target=y)
+
+    theirs = IFIA(net, EPS, ALPHA, 4, k=K, map=from_callable(attribute), guide=gradient_input())(x, y)
+    ours = IFIA(net, EPS, ALPHA, 4, k=K, map=gradient_input())(x, y)
+    torch.testing.assert_close(theirs.score, ours.score, rtol=0, atol=1e-12)
+    torch.testing.assert_close(theirs.perturbed, ours.perturbed, rtol=0, atol=1e-12)
+
+
+def test_each_kind_moves_what_it_aims_at(case) -> None:
+    net, x, y = case
+    map = integrated_gradients(N)
+    clean = map(net, x, y).detach()
+    target = torch.zeros(6, 6, dtype=torch.float64)
+    target[4:, 4:] = 1
+    shift = {"moved": lambda a, b: -mass_center_displacement(a, b)}
+    gain = {"mass": lambda a, b: -(b * target).sum(dim=(1, 2)) / 1e3}
+    base = IFIA(net, EPS, ALPHA, STEPS, k=K, map=map)
+    aside = replace(base, kind="mass_center", measures=shift)(x, y)
+    noise = replace(base, kind="random", measures=shift)(x, y)
+    assert aside.worst["moved"].mean() < noise.worst["moved"].mean()
+    there = replace(base, kind="target", target=target, measures=gain)(x, y)
+    assert (-there.worst["mass"] * 1e3 > (clean * target).sum(dim=(1, 2))).all()
+
+
+def test_compiled_passes_are_padded_to_one_shape(case, monkeypatch) -> None:
+    net, x, y = case
+    shapes = set()
+
+    class Recorded:
+        def __init__(self, fn, *, name: str) -> None:
+            self.fn = fn
+
+        def __call__(self, z: Tensor, *rest: Tensor):
+            shapes.add(tuple(z.shape))
+            return self.fn(z, *rest)
+
+    monkeypatch.setattr(passes, "Compiled", Recorded)
+    eager = IFIA(net, EPS, ALPHA, 3, k=K, restarts=2, map=integrated_gradients(N))
+    for part in (slice(0, 4), slice(0, 2)):
+        whole, padded = eager(x[part], y[part]), replace(eager, batch=5)(x[part], y[part])
+        torch.testing.assert_close(padded.perturbed, whole.perturbed, rtol=0, atol=1e-12)
+        torch.testing.assert_close(padded.history["kendall"], whole.history["kendall"], rtol=0, atol=1e-12)
+    assert shapes == {(10, 1, 6, 6)}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"kind": "topkk"}, "did you mean 'topk'"),
+        ({"kind": "target"}, "needs target="),
+        ({"start": "corner"}, "'step' or 'ball'"),
+        ({"k": 99}, "choose a smaller k"),
+    ],
+)
+def test_bad_settings_are_refused(case, change, says: str) -> None:
+    net, x, y = case
+    with pytest.raises(InvalidInput, match=says):
+        replace(IFIA(net, EPS, ALPHA, 2, k=K, map=simple_gradient()), **change)(x, y)

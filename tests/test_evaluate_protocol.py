@@ -1,0 +1,71 @@
+"""The settings of the protocols, and what `strict` adds."""
+
+from __future__ import annotations
+
+import json
+from math import inf
+
+import pytest
+import torch
+from torch import nn
+
+from robattr.errors import InvalidInput
+from robattr.evaluate import paper, scaled, simple_gradient, strict
+from robattr.evaluate.measure import attribution_attacks, prediction_attacks
+
+TABLE = {  # ε, α, P, attack k, eval k, PGD step, PGD steps: sections 4 and 5 of the reference
+    "mnist": (0.3, 0.01, 100, 200, 100, 0.01, 100),
+    "fashion-mnist": (0.1, 0.01, 100, 100, 100, 0.01, 100),
+    "gtsrb": (8, 1, 50, 100, 100, 2, 40),
+    "flower": (8, 1, 100, 1000, 1000, 2, 40),
+}
+
+
+@pytest.mark.parametrize("dataset", TABLE)
+def test_the_papers_settings(dataset: str) -> None:
+    p = paper(dataset)
+    assert (p.eps, p.alpha, p.steps, p.k, p.eval_k, p.pgd_alpha, p.pgd_steps) == TABLE[dataset]
+    assert (p.N, p.repeats, p.strict) == (100, 3, False)
+    assert p.bounds == ((0, 255) if dataset in {"gtsrb", "flower"} else (0, 1))
+
+
+def test_strict_begins_with_the_papers_attacks() -> None:
+    net, map = nn.Flatten(), simple_gradient()
+    easy, hard = paper("mnist"), strict("mnist")
+    first = attribution_attacks(easy, net, map, images=True)
+    more = attribution_attacks(hard, net, map, images=True)
+    same = ("eps", "alpha", "steps", "kind", "k", "restarts", "map", "beta", "bounds", "start", "keep", "seed")
+    assert [getattr(first[0], f) for f in same] == [getattr(more[0], f) for f in same]
+    added = more[1:]
+    assert sum(a.restarts for a in added) >= 5
+    assert {a.beta for a in added} >= {1.0, inf}
+    assert all(a.start == "ball" and a.adaptive and a.keep > 0 for a in added)
+    assert len({a.seed for a in more}) == len(more)
+    assert prediction_attacks(easy, net) == prediction_attacks(hard, net)[:1]
+    assert prediction_attacks(hard, net)[1].restarts >= 5
+
+
+def test_another_radius_scales_the_steps_and_the_name() -> None:
+    wide = paper("gtsrb").with_eps(16)
+    assert (wide.name, wide.eps, wide.alpha, wide.pgd_alpha, wide.steps) == ("paper@16", 16, 2, 4, 50)
+    assert strict(wide).name == "strict@16"
+    with pytest.raises(InvalidInput, match="above 0"):
+        wide.with_eps(0)
+
+
+def test_settings_for_other_data() -> None:
+    p = scaled("mine", pixels=640, bounds=(-1.0, 1.0))
+    assert p.eps == pytest.approx(16 / 255)
+    assert (p.k, p.eval_k) == (64, 64)
+    assert scaled("mine", pixels=5, bounds=(0.0, 1.0), eps=0.2).k == 1
+
+
+def test_settings_are_plain_json() -> None:
+    text = json.dumps(strict("mnist").settings(), allow_nan=False)
+    assert json.loads(text)["sweep"][-1] == ["inf", 1]
+    assert torch.tensor(json.loads(text)["bounds"]).tolist() == [0, 1]
+
+
+def test_an_unknown_dataset_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="did you mean 'mnist'"):
+        paper("minst")
