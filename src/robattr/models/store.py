@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Mapping
@@ -39,7 +40,7 @@ def save_model(model: nn.Module, path: str | Path, metadata: Mapping[str, str] |
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     try:
-        safetensors.save_file(tensors, partial, metadata=notes)
+        partial.write_bytes(_with_sorted_header(safetensors.save(tensors, metadata=notes)))
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
@@ -124,6 +125,16 @@ def locate(ref: str | Path) -> Path:
         f"{str(ref)!r} is neither a file, nor a run directory, nor a model of the zoo: "
         f"{nearest(str(ref), zoo.entries())}"
     )
+
+
+def _with_sorted_header(content: bytes) -> bytes:
+    """The same file with the keys of its header in order: the library shuffles metadata, and equal networks should be
+    equal files. Format: 8 bytes of header length, the header in JSON padded by blanks to 8 bytes, the tensors.
+    """
+    length = int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + content[8 + length :]
 
 
 def _read(path: Path) -> dict[str, Tensor]:
