@@ -1,0 +1,131 @@
+"""Sweeps: every point once, resumable, shared between workers, chosen by validation data."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from robattr import recipes
+from robattr.errors import InvalidInput
+from robattr.recipes.selection import measure_on_validation
+from robattr.train.sweep import Result, Span, name_of, parse_axis, sweep, table
+
+RUN = replace(
+    recipes.get("fashion-mini/ig-norm"), steps=4, batch=8, attack_steps=1, m=2, m_attack=1, checkpoint_every=2
+)
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def accuracy(path):
+    return {"nat_acc": json.loads((path / "metrics.jsonl").read_text().splitlines()[-1])["val_accuracy"]}
+
+
+def points(found):
+    return [dict(result.point) for result in found]
+
+
+def test_axes_are_typed():
+    assert parse_axis("weight=1,0.1,0.01") == ("weight", [1.0, 0.1, 0.01])
+    assert parse_axis("m=10,20,10") == ("m", [10, 20])
+    assert parse_axis("rule=left,right") == ("rule", ["left", "right"])
+    assert parse_axis("lr=1e-4..1e-2") == ("lr", Span(1e-4, 1e-2))
+    for word, message in (
+        ("wieght=1", "did you mean 'weight'"),
+        ("weight", "expects key=value,value"),
+        ("weight=1,x", "must be a number"),
+        ("rates=1,2", "rates is a list"),
+        ("weight=2..1", "0 < low < high"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            parse_axis(word)
+
+
+def test_a_grid_is_run_once_and_extended_by_what_is_new(tmp_path):
+    seen = []
+
+    def measure(path):
+        seen.append(path.name)
+        return accuracy(path)
+
+    found, stopped = sweep(RUN, {"m": [3, 2], "weight": [0.1]}, tmp_path, measure=measure, device="cpu")
+    assert stopped is None
+    assert points(found) == [{"m": 2, "weight": 0.1}, {"m": 3, "weight": 0.1}]
+    assert sorted(seen) == ["m=2,weight=0.1", "m=3,weight=0.1"]
+    assert json.loads((tmp_path / "m=2,weight=0.1" / "config.json").read_text())["m"] == 2
+    assert (tmp_path / "table.md").read_text() == table(found)
+
+    again, _ = sweep(RUN, {"m": [3, 2], "weight": [0.1]}, tmp_path, measure=measure, device="cpu")
+    assert again == found
+    assert len(seen) == 2
+
+
+def test_a_search_ends_after_its_trials(tmp_path):
+    found, _ = sweep(RUN, {"weight": Span(0.01, 1.0)}, tmp_path, measure=accuracy, trials=2, device="cpu")
+    assert len(found) == 2
+    assert all(0.01 <= result.point["weight"] <= 1.0 for result in found)
+    with pytest.raises(InvalidInput, match="--trials"):
+        sweep(RUN, {"weight": Span(0.01, 1.0)}, tmp_path / "grid", measure=accuracy, device="cpu")
+
+
+def test_a_diverged_point_is_marked_and_the_others_go_on(tmp_path):
+    run = replace(RUN, optimizer="momentum", schedule="constant")
+    found, _ = sweep(run, {"lr": [1e-3, 1e30]}, tmp_path, measure=accuracy, device="cpu")
+    assert [bool(result.scores) for result in found] == [True, False]
+    assert "| 1e+30 | diverged |" in table(found)
+
+
+def test_the_table_is_the_papers():
+    found = [
+        Result({"m": 10}, {"nat_acc": 0.9854, "adv_acc": 0.7805, "topk": 0.6714, "kendall": 0.2574}, "m=10"),
+        Result({"m": 50}, {"nat_acc": 0.9874, "adv_acc": 0.8143, "topk": 0.7136, "kendall": 0.2841}, "m=50"),
+    ]
+    assert table(found) == (
+        "| m | NA | AA | IN | CO |\n|---|---|---|---|---|\n"
+        "| 10 | 98.54% | 78.05% | 67.14% | 0.2574 |\n"
+        "| 50 | **98.74%** | **81.43%** | **71.36%** | **0.2841** |\n"
+    )
+    assert name_of({"weight": 0.1, "m": 10, "rule": "left"}) == "weight=0.1,m=10,rule=left"
+
+
+def test_selection_measures_the_papers_columns_on_validation_examples(tmp_path):
+    found, _ = sweep(RUN, {"m": [2]}, tmp_path, measure=measure_on_validation(4, device="cpu"), device="cpu")
+    (scores,) = (result.scores for result in found)
+    assert list(scores) == ["nat_acc", "adv_acc", "topk", "kendall"]
+    assert scores["nat_acc"] == pytest.approx(accuracy(tmp_path / "m=2")["nat_acc"])
+    assert 0 <= scores["adv_acc"] <= 1
+    assert -1 <= scores["kendall"] <= 1
+
+
+def test_a_killed_worker_is_taken_over_and_two_share_the_work(tmp_path):
+    out = tmp_path / "sweep"
+    command = [
+        sys.executable, "-m", "robattr", "sweep", "fashion-mini/natural", "--over", "lr=0.001,0.002,0.003",
+        "--set=steps=60", "--set=batch=8", "--set=checkpoint_every=10", "--set=log_every=1", "--examples=0",
+        "--device=cpu", "--out", str(out),
+    ]  # fmt: skip
+    first = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+    while not any(out.glob("*/checkpoints/step-00000001*.pt")):
+        assert first.poll() is None
+        time.sleep(0.02)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    workers = [
+        subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [worker.communicate(timeout=300) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], said
+    assert any("from step" in errors for _, errors in said)
+    rows = re.findall(r"^\| (0\.00\d) \| \**\d+\.\d\d%\** \|$", (out / "table.md").read_text(), flags=re.M)
+    assert rows == ["0.001", "0.002", "0.003"]
+    for path in out.glob("lr=*"):
+        steps = [json.loads(line)["step"] for line in (path / "metrics.jsonl").read_text().splitlines()]
+        assert steps == [*range(1, 61), 60]
