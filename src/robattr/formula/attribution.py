@@ -91,8 +91,12 @@ class IG:
         z = torch.cat([self.along(x, x1, t) for t, _ in chunk])
         dz = torch.cat([self.along.derivative(x, x1, t) for t, _ in chunk])
         each = self.at.integrand(self.of, net, z, dz, y.repeat(len(chunk)))
-        weights = torch.tensor([w for _, w in chunk], dtype=each.dtype, device=each.device)
-        return torch.einsum("k,kb...->b...", weights, each.unflatten(0, (len(chunk), len(x))))
+        nodes: Tensor = each.unflatten(0, (len(chunk), len(x)))
+        weights = [w for _, w in chunk]
+        if len(set(weights)) == 1:
+            return weights[0] * nodes.sum(0)
+        # No tensor of weights: a copy to the device would break a CUDA graph.
+        return _sum([w * node for w, node in zip(weights, nodes, strict=True)])
 
 
 class _Recomputed(torch.autograd.Function):

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from robattr.errors import InvalidInput, UnsupportedModel, nearest
 from robattr.formula.attribution import IG
 from robattr.formula.layers import Layer, at_input, at_layer
-from robattr.formula.network import Bound, check_model, second_order
+from robattr.formula.network import Bound, bind, check_model, second_order
 from robattr.formula.paths import Path, straight
 from robattr.formula.quadrature import Rule, Rules, gauss_legendre, left, midpoint, right
 from robattr.formula.scalars import logit
@@ -120,13 +120,12 @@ class PathLayerIG:
         )
 
 
-@dataclass(frozen=True)
 class _FlatNet(Bound):
     """A bound network that takes all its inputs as one (B, n) tensor."""
 
-    shapes: tuple[torch.Size, ...] = ()
-    extra: tuple[Any, ...] = ()
-    examples: int = 0
+    def __init__(self, net: Bound, shapes: tuple[torch.Size, ...], extra: tuple[Any, ...], examples: int) -> None:
+        super().__init__(net.call, net.module, net.parameters, net.buffers)
+        self.shapes, self.extra, self.examples = shapes, extra, examples
 
     def __call__(self, x: Tensor) -> Tensor:
         pieces = x.split([s.numel() for s in self.shapes], dim=1)
@@ -145,7 +144,7 @@ class _FlatNet(Bound):
         return out[:, None] if out.dim() == 1 else out
 
     def with_parameters(self, parameters: dict[str, Tensor]) -> Bound:
-        return _FlatNet(self.call, self.module, parameters, self.buffers, self.shapes, self.extra, self.examples)
+        return _FlatNet(super().with_parameters(parameters), self.shapes, self.extra, self.examples)
 
 
 @dataclass(frozen=True)
@@ -169,16 +168,8 @@ class _Flat:
         if len(given) != len(xs):
             raise InvalidInput(f"expected one baseline per input, got {len(given)} for {len(xs)} inputs")
         zeros = [_baseline(x, b) for x, b in zip(xs, given, strict=True)]
-        module = forward if isinstance(forward, nn.Module) else None
-        net = _FlatNet(
-            forward,
-            module,
-            dict(module.named_parameters()) if module else {},
-            {n: b.detach().clone() for n, b in module.named_buffers()} if module else {},
-            tuple(x.shape[1:] for x in xs),
-            () if extra is None else extra if isinstance(extra, tuple) else (extra,),
-            len(xs[0]),
-        )
+        further = () if extra is None else extra if isinstance(extra, tuple) else (extra,)
+        net = _FlatNet(bind(forward), tuple(x.shape[1:] for x in xs), further, len(xs[0]))
         return cls(net, _lay(xs), _lay(zeros), single)
 
     def integrate(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
@@ -28,17 +27,22 @@ Model: TypeAlias = Callable[[Tensor], Tensor]
 """Anything that maps inputs (B, ...) to logits (B, classes): an `nn.Module`, or any callable."""
 
 
-@dataclass(frozen=True)
 class Bound:
     """The network as a pure function x ↦ logits of explicit parameters and buffers.
 
-    A plain callable has no module: then `parameters` is empty and the call goes straight through.
+    A plain callable has no module: then `parameters` is empty and the call goes straight through. (A plain class,
+    because torch 2.11 cannot trace the making of a frozen dataclass.)
     """
 
-    call: Model
-    module: nn.Module | None = None
-    parameters: dict[str, Tensor] = field(default_factory=dict)
-    buffers: dict[str, Tensor] = field(default_factory=dict)
+    def __init__(
+        self,
+        call: Model,
+        module: nn.Module | None = None,
+        parameters: dict[str, Tensor] | None = None,
+        buffers: dict[str, Tensor] | None = None,
+    ) -> None:
+        self.call, self.module = call, module
+        self.parameters, self.buffers = parameters or {}, buffers or {}
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.module is None:
