@@ -154,9 +154,9 @@ def alarms(summary: dict[str, Any]) -> list[str]:
     if score is not None and control is not None and control < score - SATURATED:
         said.append(f"random noise of the same ε scores lower ({control:.3f}) than the attack ({score:.3f})")
     for name, words in (("margin", "PGD on the margin"), ("search", "a search without gradients")):
-        if under and under["pgd"] - under[name] > 0.1:
+        if under["pgd"] - under[name] > 0.15:
             said.append(f"{words} leaves {under[name]:.0%} correct where the protocol's PGD leaves {under['pgd']:.0%}")
-    if under and under["unbounded"] > 0.2:
+    if under["unbounded"] > 0.2:
         said.append(f"PGD over the whole pixel range leaves {under['unbounded']:.0%} correct: gradients are masked")
     if (fall := found["still_falling"]) > SATURATED:
         said.append(f"the attack had not converged: its last tenth of iterations lowered Kendall by {fall:.3f}")

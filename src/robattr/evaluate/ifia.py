@@ -149,7 +149,7 @@ class IFIA:
 
     @property
     def _guide(self) -> Saliency:
-        return self.guide or self.map
+        return self.guide or self.map.guide or self.map
 
     def _walk(self) -> Ascent:
         if self.kind == "random":

@@ -164,6 +164,8 @@ def measure(
     ]
     right = (predicted == y).nonzero()[:, 0]
     if len(right):
+        for b, lost in zip(right.tolist(), vanishing(model, x[right], y[right]).tolist(), strict=True):
+            records[b]["diagnostics"]["vanishing_loss"] = lost
         clean = saliency(map, model, x[right], y[right])
         usable = _orderable(clean)
         for b, ok in zip(right.tolist(), usable.tolist(), strict=True):
@@ -174,7 +176,7 @@ def measure(
         names = [int(ids[b]) for b in right.tolist()]
         rows = attribution_scores(model, x[right], y[right], clean, ids=names, protocol=protocol, map=map, batch=batch)
         for b, row in zip(right.tolist(), rows, strict=True):
-            records[b].update(row)
+            records[b].update({**row, "diagnostics": {**records[b]["diagnostics"], **row["diagnostics"]}})
     return records
 
 
@@ -227,11 +229,9 @@ def _diagnostics(model: nn.Module, x: Tensor, y: Tensor, map: Saliency, each: li
         name: reduce(torch.minimum, (found.history[name] for found in each))[:, at] for name in ("kendall", "topk")
     }
     gap = completeness_gap(map, model, x, y) if map.complete else torch.full_like(x.flatten(1)[:, 0], nan)
-    lost = vanishing(model, x, y)
     return [
         {
             "completeness_gap": _number(gap[b]),
-            "vanishing_loss": bool(lost[b]),
             "vanishing_map": float(each[0].still[b]),
             "flips": float(each[0].flips[b]),
             "curves": {name: [round(v, 4) for v in values[b].tolist()] for name, values in curves.items()},
@@ -247,6 +247,8 @@ def _foreground(x: Tensor, clean: Tensor, seen: Tensor, k: int) -> dict[str, Ten
     for a map that keeps its order (`tie_ceiling`).
     """
     mask = (x != 0).any(dim=1) if x.dim() == 4 else x != 0
+    if mask.dim() > clean.dim():  # one value per token, say, of embeddings (B, tokens, width)
+        mask = mask.flatten(clean.dim()).any(dim=-1)
     size = mask.flatten(1).sum(dim=1)
     some = size >= 2
     half = (size // 2).clamp(1, k)

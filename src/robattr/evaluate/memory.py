@@ -11,7 +11,15 @@ CUDA_SHARE = 0.4  # of the card's whole memory, so that equal cards cut equal ba
 
 
 def rows_that_fit(model: nn.Module, x: Tensor, *, passes: int) -> int:
-    """How many examples, each seen at `passes` points at once, fit in memory; at least 1, alike on equal machines.
+    """How many examples, each seen at `passes` points at once, fit in memory; at least 1, alike on equal machines."""
+    budget = CPU_BUDGET
+    if x.is_cuda:
+        budget = int(CUDA_SHARE * torch.cuda.get_device_properties(x.device).total_memory)
+    return max(1, budget // (passes * bytes_per_row(model, x)))
+
+
+def bytes_per_row(model: nn.Module, x: Tensor) -> int:
+    """What a double reverse pass keeps of one example.
 
     Autograd tells what it keeps of one example's forward pass; parameters, shared by all examples, are not
     counted.
@@ -27,7 +35,4 @@ def rows_that_fit(model: nn.Module, x: Tensor, *, passes: int) -> int:
     probe = x[:1].detach().clone().requires_grad_()
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda t: t):
         model(probe)
-    budget = CPU_BUDGET
-    if x.is_cuda:
-        budget = int(CUDA_SHARE * torch.cuda.get_device_properties(x.device).total_memory)
-    return max(1, budget // (SECOND_ORDER * passes * max(1, sum(kept.values()))))
+    return SECOND_ORDER * max(1, sum(kept.values()))

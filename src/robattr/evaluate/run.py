@@ -157,14 +157,14 @@ class _Job:
 
     def summary(self, records: list[Record], about: dict[str, Any] | None, began: float) -> dict[str, Any]:
         made = {**summarise(records, self.protocol), "map": self.map.name, **(about or {})}
+        x, y, ids = self.of([r for r in records if r["correct"]][:PROBED])
+        pgd = prediction_attacks(self.protocol, self.model)[0]
+        made["diagnostics"]["accuracy_under"] = accuracies(pgd, x, y, ids=ids)
         scored = [r for r in records if r["kept"] is not None][:PROBED]
-        made["diagnostics"]["accuracy_under"] = None
         if scored:
             x, y, ids = self.of(scored)
             attack = attribution_attacks(self.protocol, self.model, self.map, images=x.dim() == 4)[0]
             made["curves"]["score_vs_eps"] = score_against_eps(attack, x, y, ids=ids)
-            pgd = prediction_attacks(self.protocol, self.model)[0]
-            made["diagnostics"]["accuracy_under"] = accuracies(pgd, x, y, ids=ids)
         made["alarms"] = alarms(made)
         versions = {"robattr": __version__, "torch": torch.__version__, "python": platform.python_version()}
         cuda = self.device.type == "cuda"

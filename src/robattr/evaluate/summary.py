@@ -49,7 +49,7 @@ def summarise(records: Rows, protocol: Protocol) -> dict[str, Any]:
         "never_kept": _share(not r["kept"] for r in scored),
         "diagnostics": {
             "completeness_gap": _median(d["completeness_gap"] for d in about),
-            "vanishing_loss": _share(d["vanishing_loss"] for d in about),
+            "vanishing_loss": _share(r["diagnostics"]["vanishing_loss"] for r in records if r["correct"]),
             "vanishing_map": _share(d["vanishing_map"] for d in about),
             "label_flips": _share(d["flips"] for d in about),
             "still_falling": _still_falling(points, curves["kendall"]),

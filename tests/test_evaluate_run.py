@@ -1,0 +1,310 @@
+"""Whole evaluations: what they record, refuse, resume and warn of."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from robattr.errors import CheckpointError, InvalidInput
+from robattr.evaluate import Place, Protocol, compare, evaluate, integrated_gradients, simple_gradient, strict
+from robattr.evaluate.diagnostics import completeness_gap, random_search
+from robattr.evaluate.run import discard
+from robattr.report.gallery import read_gallery
+
+TOY = Protocol("paper", "toy", 0.15, 0.05, 4, 6, 6, 0.05, 4, (0.0, 1.0), N=4, repeats=2)
+IG = integrated_gradients(4)
+
+
+def toy_net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 16), nn.ReLU(), nn.Linear(16, 3)
+    )
+
+
+@pytest.fixture(scope="module")
+def case() -> tuple[nn.Module, Tensor, Tensor]:
+    net = toy_net()
+    x = torch.rand(12, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    x[:, :, 0] = 0
+    y = net(x).argmax(dim=1)
+    y[[2, 7]] = (y[[2, 7]] + 1) % 3  # two examples it gets wrong
+    return net, x, y
+
+
+@pytest.fixture(scope="module")
+def plain(case):
+    return evaluate(*case, protocol=TOY, map=IG)
+
+
+def test_columns_are_means_of_the_records(plain) -> None:
+    records, summary = plain.records, plain.summary
+    assert [r["id"] for r in records] == list(range(12))
+    wrong = [r for r in records if not r["correct"]]
+    assert [r["id"] for r in wrong] == [2, 7]
+    assert all(r["kendall"] is None and r["topk"] is None and r["kept"] is None for r in wrong)
+    right = [r for r in records if r["correct"]]
+    for name in ("topk", "kendall", "spearman", "cosine", "ssim", "mass_center", "ceiling", "foreground_kendall"):
+        column = summary["columns"][name]
+        assert column["value"] == pytest.approx(np.mean([r[name] for r in right]))
+        assert column["low"] <= column["value"] <= column["high"]
+        assert column["n"] == 10
+    assert summary["columns"]["nat_acc"]["value"] == pytest.approx(10 / 12)
+    assert summary["columns"]["adv_acc"]["value"] == pytest.approx(np.mean([r["adv_correct"] for r in records]))
+    assert summary["never_kept"] == np.mean([not r["kept"] for r in right])
+    assert 0 < summary["columns"]["kendall"]["value"] < 1
+    assert all(r["kendall"] <= r["ceiling"] or r["iterate"] == 0 or r["ceiling"] == 1 for r in right)
+
+
+def test_curves_fall(plain) -> None:
+    curves = plain.summary["curves"]
+    for curve, axis in (("score_vs_iterations", "iterations"), ("score_vs_eps", "eps")):
+        assert curves[curve][axis] == sorted(curves[curve][axis])
+        for name in ("topk", "kendall"):
+            assert curves[curve][name] == sorted(curves[curve][name], reverse=True)
+            assert len(curves[curve][name]) == len(curves[curve][axis])
+    assert curves["score_vs_eps"]["eps"][0] == 0
+    assert curves["score_vs_eps"]["eps"][-1] <= 1
+
+
+@pytest.mark.parametrize("map", [IG, simple_gradient()], ids=lambda m: m.name)
+def test_strict_never_calls_a_model_more_robust(case, map) -> None:
+    easy, hard = (evaluate(*case, protocol=p, map=map) for p in (TOY, strict(TOY)))
+    lower = 0
+    for a, b in zip(easy.records, hard.records, strict=True):
+        assert b["adv_correct"] <= a["adv_correct"]
+        if not b["correct"]:
+            continue
+        assert b["kept"] >= a["kept"]
+        for name in ("topk", "kendall", "spearman", "cosine", "ssim"):
+            assert b[name] is None or b[name] <= a[name]
+        assert b["mass_center"] is None or b["mass_center"] >= a["mass_center"]
+        lower += b["kendall"] is not None and b["kendall"] < a["kendall"]
+    assert lower > 0, "strict must find more than paper on some example"
+    for name in ("adv_acc", "topk", "kendall", "spearman", "cosine", "ssim"):
+        assert hard.summary["columns"][name]["value"] <= easy.summary["columns"][name]["value"]
+
+
+class Brittle(nn.Module):
+    """Any step away from ½ flips the label; the second class is never predicted at ½ itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        own = (x.flatten(1) ** 2).sum(dim=1)
+        return torch.stack([own, own + 50 * ((x - 0.5).flatten(1) ** 2).sum(dim=1) - 1e-6], dim=1)
+
+
+def test_failures_count_as_one_in_paper_and_apart_in_strict() -> None:
+    x, y = torch.full((3, 1, 6, 6), 0.5), torch.zeros(3, dtype=torch.long)
+    x[:, :, 0, 0] = 0.50001  # so that the map has an order
+    easy, hard = (evaluate(Brittle(), x, y, protocol=p, map=simple_gradient()) for p in (TOY, strict(TOY)))
+    assert easy.summary["never_kept"] == hard.summary["never_kept"] == 1
+    assert easy.summary["columns"]["topk"]["value"] == 1
+    assert hard.summary["columns"]["topk"] == {"value": None, "low": None, "high": None, "n": 0, "excluded": 3}
+
+
+class Rounded(nn.Module):
+    """A defence that only hides gradients: the input is rounded, so that every derivative is zero."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net((x * 8).round() / 8)
+
+
+class Saturated(nn.Module):
+    """A defence that only hides the loss: logits so large that the softmax has no gradient in float32."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 1e5 * self.net(x)
+
+
+def test_hidden_gradients_raise_alarms(case) -> None:
+    net, x, _ = case
+    wide = replace(TOY, eps=0.3, alpha=0.1, pgd_alpha=0.1)
+    rounded = Rounded(net)
+    found = evaluate(rounded, x, rounded(x).argmax(dim=1), protocol=wide, map=IG).summary
+    assert found["excluded"] == 12, "a map that is zero everywhere is counted, not scored"
+    assert found["columns"]["kendall"]["n"] == 0
+    assert any("constant or non-finite maps" in alarm for alarm in found["alarms"])
+    assert any("without gradients" in alarm or "whole pixel range" in alarm for alarm in found["alarms"])
+    saturated = Saturated(net)
+    found = evaluate(saturated, x, saturated(x).argmax(dim=1), protocol=wide, map=IG).summary
+    assert found["diagnostics"]["vanishing_loss"] > 0.5
+    assert any("exactly zero" in alarm for alarm in found["alarms"])
+    assert any("PGD on the margin" in alarm for alarm in found["alarms"])
+
+
+def test_an_honest_net_raises_no_alarm(case) -> None:
+    torch.manual_seed(4)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 24), nn.Tanh(), nn.Linear(24, 3))
+    with torch.no_grad():
+        net[1].weight.mul_(3)
+    _, x, _ = case
+    longer = replace(TOY, eps=0.1, alpha=0.02, steps=15, pgd_alpha=0.02, pgd_steps=20)
+    found = evaluate(net, x, net(x).argmax(dim=1), protocol=longer, map=simple_gradient()).summary
+    assert found["alarms"] == []
+
+
+def test_random_search_needs_no_gradient(case) -> None:
+    net, x, _ = case
+    rounded = Rounded(net)
+    y = rounded(x).argmax(dim=1)
+    found = random_search(rounded, x, y, eps=0.3, bounds=(0.0, 1.0), ids=range(12))
+    assert (found - x).abs().max() <= 0.3 + 1e-6
+    assert found.min() >= 0
+    assert (rounded(found).argmax(dim=1) != y).any()
+
+
+def test_completeness_gap_shrinks_with_more_points(case) -> None:
+    net, x, y = case
+    coarse, fine = (completeness_gap(integrated_gradients(n), net, x, y).median() for n in (2, 64))
+    assert fine < 0.1 * coarse or fine < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda net, x, y: (nn.Sequential(net, nn.Softmax(dim=1)), x, y, TOY), "drop the softmax"),
+        (lambda net, x, y: (net, 255 * x, y, TOY), r"expected pixel values in \[0, 1\]"),
+        (lambda net, x, y: (net, x, y, replace(TOY, k=37)), "between 1 and the 36 pixels"),
+        (lambda net, x, y: (net, x, y, replace(TOY, eval_k=0)), "between 1 and the 36 pixels"),
+        (lambda net, x, y: (net, x, (net(x).argmax(dim=1) + 1) % 3, TOY), "none of the 12 examples"),
+        (lambda net, x, y: (nn.Sequential(net, Noisy()), x, y, TOY), "differently when asked twice"),
+        (lambda net, x, y: (net, x.where(x > 0, torch.nan), y, TOY), "NaN"),
+    ],
+)
+def test_bad_input_is_refused(case, spoil, says: str) -> None:
+    net, x, y, protocol = spoil(*case)
+    with pytest.raises(InvalidInput, match=says):
+        evaluate(net, x, y, protocol=protocol, map=IG)
+
+
+class Noisy(nn.Module):
+    def forward(self, z: Tensor) -> Tensor:
+        return z + torch.randn_like(z)
+
+
+def test_constant_maps_are_counted_and_explained(case) -> None:
+    class PartlyFlat(nn.Module):
+        """Images that are dark on average get constant logits."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            bright = (x.flatten(1).mean(dim=1) > 0.4).float()[:, None]
+            out = F.pad(x.flatten(1).square().sum(dim=1, keepdim=True), (0, 1)) * bright
+            return out + torch.tensor([1.0, 0.0])
+
+    _, x, _ = case
+    x = x.clone()
+    x[:3] *= 0.3
+    found = evaluate(PartlyFlat(), x, torch.zeros(12, dtype=torch.long), protocol=TOY, map=simple_gradient())
+    assert found.summary["excluded"] == sum(r["excluded"] is not None for r in found.records) >= 3
+    assert all("constant or not finite" in r["excluded"] for r in found.records[:3])
+    assert found.summary["columns"]["kendall"]["n"] == 12 - found.summary["excluded"]
+
+
+def test_written_files(case, tmp_path: Path, plain) -> None:
+    net, x, y = case
+    found = evaluate(net, x, y, protocol=TOY, map=IG, place=Place(tmp_path), about={"run": "toy"})
+    assert found.records == plain.records
+    assert json.loads((tmp_path / "paper-ig.json").read_text())["run"] == "toy"
+    assert len((tmp_path / "paper-ig.jsonl").read_text().splitlines()) == 12
+    gallery = read_gallery(tmp_path / "paper-ig-gallery.npz")
+    assert gallery.image.shape == (8, 1, 6, 6)
+    assert gallery.after.shape == (*gallery.perturbed.shape[:2], 6, 6)
+    by_id = {r["id"]: r for r in found.records}
+    for g, i in enumerate(gallery.id.tolist()):
+        if by_id[i]["iterate"]:
+            at = gallery.iterations.tolist().index(by_id[i]["iterate"])
+            assert gallery.kendall[g, at] == pytest.approx(by_id[i]["kendall"], abs=1e-6)
+            assert gallery.kept[g, at]
+    again = evaluate(net, x, y, protocol=TOY, map=IG, place=Place(tmp_path))
+    assert again.records == found.records
+
+
+def test_records_of_other_weights_are_not_mixed_in(case, tmp_path: Path) -> None:
+    net, x, y = case
+    evaluate(net, x[:4], y[:4], protocol=TOY, map=IG, place=Place(tmp_path))
+    other = toy_net()
+    with torch.no_grad():
+        other[0].weight.mul_(1.1)
+    with pytest.raises(CheckpointError, match="weights"):
+        evaluate(other, x[:4], y[:4], protocol=TOY, map=IG, place=Place(tmp_path))
+    discard(tmp_path, TOY, IG)
+    assert not list(tmp_path.iterdir())
+
+
+WORKER = """
+import sys, time, torch
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_evaluate_run import IG, TOY, toy_net
+from robattr.evaluate import Place, evaluate, run
+from robattr.train.distributed import join
+run.BLOCK = (2, 2)
+torch.manual_seed(0)
+net = toy_net()
+x = torch.rand(12, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+y = net(x).argmax(dim=1)
+def slowly(done, total):
+    print(done, flush=True)
+    time.sleep({pause})
+with join("cpu") as world:
+    evaluate(net, x, y, protocol=TOY, map=IG, place=Place(Path({out!r}), world.rank, world.size), progress=slowly)
+"""
+
+
+def start(out: Path, *, pause: float = 0.0, processes: int = 1) -> subprocess.Popen[str]:
+    script = out.parent / f"{out.name}.py"
+    script.write_text(WORKER.format(tests=str(Path(__file__).parent), out=str(out), pause=pause))
+    launch = [sys.executable]
+    if processes > 1:
+        launch += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*launch, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+
+def test_a_killed_evaluation_resumes_and_processes_share_the_work(tmp_path: Path) -> None:
+    whole, killed, shared = tmp_path / "whole", tmp_path / "killed", tmp_path / "shared"
+    others = [start(whole), start(shared, processes=2)]
+    victim = start(killed, pause=600)
+    assert victim.stdout is not None
+    assert victim.stdout.readline().strip() == "2"
+    victim.send_signal(signal.SIGKILL)
+    victim.communicate()
+    kept = [line for file in killed.glob("*.jsonl") for line in file.read_text().splitlines()]
+    assert len(kept) == 2
+    for process in [*others, start(killed)]:
+        _, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, errors
+    expected = (whole / "paper-ig.jsonl").read_bytes()
+    assert len(expected.splitlines()) == 12
+    assert (killed / "paper-ig.jsonl").read_bytes() == expected
+    assert (shared / "paper-ig.jsonl").read_bytes() == expected
+    columns = [json.loads((f / "paper-ig.json").read_text())["columns"] for f in (whole, killed, shared)]
+    assert columns[0] == columns[1] == columns[2]
+
+
+def test_compare_pairs_examples(plain) -> None:
+    better = [{**r, "kendall": None if r["kendall"] is None else r["kendall"] + 0.1} for r in plain.records]
+    found = compare(plain.records, better[:-1])
+    assert found["kendall"].difference.value == pytest.approx(0.1)
+    assert found["kendall"].difference.n == 9
+    assert found["kendall"].unpaired == 1
+    assert found["topk"].difference.value == 0
