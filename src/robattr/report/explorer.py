@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from robattr.report.gallery import Array, Gallery, ceiling, read_gallery, shades, top_k
+from robattr.report.gallery import Array, Gallery, brightness, ceiling, read_gallery, top_k
 from robattr.report.runs import Evaluation, Group, Run
 
 Member = tuple[Run, Evaluation, Gallery]
@@ -94,7 +94,7 @@ def _parts(gallery: Gallery, g: int, k: int, top: float) -> Iterator[bytes]:
     change = gallery.perturbed[g].astype(np.int16) - gallery.image[g].astype(np.int16)
     yield (np.clip(_last(change), -127, 127) + 128).astype(np.uint8).tobytes()
     maps = [gallery.before[g], *gallery.after[g]]
-    yield b"".join(shades(m, top).tobytes() for m in maps)
+    yield b"".join(np.rint(255 * brightness(m, top)).astype(np.uint8).tobytes() for m in maps)
     yield b"".join(np.packbits(top_k(m, k).reshape(-1)).tobytes() for m in maps)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from robattr._extras import need
 from robattr.report import curves, tables
-from robattr.report.gallery import Array, Gallery, ceiling, read_gallery
+from robattr.report.gallery import Array, Gallery, brightness, ceiling, read_gallery
 from robattr.report.runs import Evaluation, Group, Run, measured
 from robattr.report.svg import Series
 
@@ -170,7 +170,7 @@ def _maps(pair: Sequence[Any], gallery: Gallery, place: int, record: Mapping[str
     step, top = gallery.reported(place), ceiling(gallery.before[place])
     for axis, scores in zip(pair, (gallery.before[place], gallery.after[place][step]), strict=True):
         _bare(axis)
-        axis.imshow(scores.astype(np.float32), cmap="magma", vmin=0, vmax=top, interpolation="nearest")
+        axis.imshow(brightness(scores, top), cmap="magma", vmin=0, vmax=1, interpolation="nearest")
     topk, kendall = record.get("topk"), record.get("kendall")
     if topk is None or kendall is None:
         topk, kendall = float(gallery.topk[place, step]), float(gallery.kendall[place, step])

@@ -68,16 +68,16 @@ def top_k(scores: Array, k: int) -> Array:
 
 
 def ceiling(before: Array) -> float:
-    """The value shown at full brightness, for both maps of a pair: the 98th percentile of the first's positive part.
+    """The value shown at full brightness, for both maps of a pair: the 99th percentile of the first's positive part."""
+    positive = before[np.isfinite(before) & (before > 0)].astype(np.float64)
+    return float(np.percentile(positive, 99)) if positive.size else 1.0
 
-    Attribution maps have heavy tails; on the full range a handful of pixels would leave the rest black.
+
+def brightness(scores: Array, top: float) -> Array:
+    """A map for the eye: √(S / top), cut off at 1.
+
+    Attribution maps have heavy tails: drawn linearly, a handful of pixels would leave everything else black.
     """
-    positive = before[np.isfinite(before) & (before > 0)]
-    return float(np.percentile(positive, 98)) if positive.size else 1.0
-
-
-def shades(scores: Array, top: float) -> Array:
-    """A map as uint8 shades, 0 to `top` onto 0 to 255, clipped."""
     scaled = np.nan_to_num(scores.astype(np.float64), nan=0.0, posinf=top) / (top or 1.0)
-    shaded: Array = np.rint(255 * np.clip(scaled, 0, 1)).astype(np.uint8)
-    return shaded
+    bright: Array = np.sqrt(np.clip(scaled, 0, 1))
+    return bright

@@ -1,0 +1,138 @@
+"""Plans: what a table needs, what is done, what is left; estimates; the demo from end to end on a sliver."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from robattr import recipes
+from robattr.cli import app
+from robattr.errors import CheckpointError, InvalidInput
+from robattr.evaluate import protocol
+from robattr.recipes.fast import fast
+from robattr.reproduce import estimate, plan
+from robattr.reproduce.job import Job, Progress
+from robattr.reproduce.targets import TARGETS, jobs
+
+TINY = {"steps": 12, "batch": 25, "attack_steps": 1, "m": 1, "m_attack": 1, "log_every": 1, "validate_every": 0}
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded set's recipes and evaluation, cut down to a few steps, and two methods to compare."""
+    real = recipes.get
+    monkeypatch.setattr(recipes, "get", lambda name: replace(real(name), **TINY))
+    short = replace(protocol.paper("fashion-mini"), steps=2, pgd_steps=2, repeats=1, N=2)
+    monkeypatch.setitem(protocol._PAPER, "fashion-mini", short)
+    monkeypatch.setitem(TARGETS, "table1", replace(TARGETS["table1"], methods=("natural", "ig-sum-norm")))
+
+
+def test_every_target_is_made_of_recipes_that_exist(tmp_path: Path) -> None:
+    counts = {name: len(jobs(name, tmp_path)) for name in TARGETS}
+    assert counts == {"table1": 16, "table2": 10, "table3": 12, "figure1": 12, "figure2": 16}
+
+
+def test_table_2_varies_m_of_the_papers_recipe(tmp_path: Path) -> None:
+    made = jobs("table2", tmp_path)
+    assert [job.run.m for job in made] == list(range(10, 101, 10))
+    assert {replace(job.run, m=50) for job in made} == {recipes.get("mnist/ig-norm")}
+    assert len({job.path for job in made}) == 10
+    assert [job.run.m for job in jobs("table2", tmp_path, kind="fast")] == list(range(10, 101, 10))
+
+
+def test_tables_and_figures_share_their_runs(tmp_path: Path) -> None:
+    paths = {name: {job.path for job in jobs(name, tmp_path, datasets=["mnist"])} for name in TARGETS}
+    assert paths["table3"] < paths["table1"] == paths["figure2"]
+    assert paths["figure1"] < paths["table1"]
+
+
+def test_a_job_asks_for_no_more_examples_than_there_are(tmp_path: Path) -> None:
+    assert {job.examples for job in jobs("table1", tmp_path, datasets=["flower"], examples=1000)} == {136}
+    assert {job.examples for job in jobs("table1", tmp_path, datasets=["mnist"])} == {10_000}
+
+
+def test_mistakes_are_answered_with_what_is_right(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="did you mean 'table1'"):
+        jobs("tabel1", tmp_path)
+    with pytest.raises(InvalidInput, match="mnist"):
+        jobs("table1", tmp_path, datasets=["mnits"])
+    with pytest.raises(InvalidInput, match="paper or fast"):
+        jobs("table1", tmp_path, kind="quick")
+
+
+@pytest.mark.parametrize("name", ["mnist/ig-sum-norm", "fashion-mnist/madry", "gtsrb/ig-norm", "flower/natural"])
+def test_a_fast_recipe_keeps_the_problem_and_cuts_the_work(name: str) -> None:
+    run = recipes.get(name)
+    quick = fast(run)
+    assert (quick.method, quick.eps, quick.weight, quick.dataset) == (run.method, run.eps, run.weight, run.dataset)
+    assert quick.attack_steps * quick.step_size >= quick.eps
+    assert quick.steps * 10 <= run.steps
+    assert quick.second_order <= run.second_order
+    assert quick.recipe == f"{name} (fast)"
+
+
+def test_estimates_grow_with_the_work(tmp_path: Path) -> None:
+    job = Job(recipes.get("fashion-mini/ig-norm"), tmp_path, "ig", 10)
+    more = replace(job, run=replace(job.run, steps=2 * job.run.steps), examples=30)
+    assert estimate.seconds_to_train(more, "cpu") == pytest.approx(2 * estimate.seconds_to_train(job, "cpu"))
+    assert estimate.seconds_to_evaluate(more, "cpu") == pytest.approx(3 * estimate.seconds_to_evaluate(job, "cpu"))
+    assert estimate.seconds_to_train(job, "cpu") > 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.2, "0 s"), (90, "90 s"), (150, "2.5 min"), (9000, "2.5 h"), (864000, "10 days")]
+)
+def test_durations_in_words(seconds: float, said: str) -> None:
+    assert estimate.words(seconds) == said
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_demo_runs_and_what_is_done_is_not_done_again(tmp_path: Path) -> None:
+    def demo(*words: str) -> str:
+        arguments = ["demo", "--out", str(tmp_path), "--examples", "12", *words]
+        return CliRunner().invoke(app, arguments, catch_exceptions=False).output
+
+    first = demo()
+    assert "[4/4] evaluate fashion-mini/ig-sum-norm (12 examples)" in first
+    assert "On fashion-mini" in first
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").count("IG-SUM-NORM") > 1
+    weights = tmp_path / "fashion-mini" / "natural" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    again = demo()
+    assert again.count("done before") == 4
+    assert weights.stat().st_mtime_ns == before
+    weights.unlink()
+    assert demo("--dry-run").count("about") == 3  # train, evaluate, and the sum
+    assert not weights.exists()
+    assert demo().count("done before") == 2
+    assert weights.exists()
+
+
+@pytest.mark.usefixtures("tiny")
+def test_more_examples_are_an_evaluation_not_done_yet(tmp_path: Path) -> None:
+    job = jobs("table1", tmp_path, datasets=["fashion-mini"], examples=12)[0]
+    assert [step.done for step in plan.steps([job])] == [False, False]
+    stopped = plan.carry_out(plan.steps([job]), say=lambda text: None, bar=_no_bar, device="cpu")
+    assert stopped is None
+    assert [step.done for step in plan.steps([job])] == [True, True]
+    assert [step.done for step in plan.steps([replace(job, examples=13)])] == [True, False]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
+    job = jobs("table1", tmp_path, datasets=["fashion-mini"], examples=3)[0]
+    job.path.mkdir(parents=True)
+    (job.path / "config.json").write_text(json.dumps({**job.run.as_dict(), "lr": 0.5}))
+    with pytest.raises(CheckpointError, match=r"lr is .*, was 0\.5.*--out"):
+        plan.steps([job])
+
+
+@contextmanager
+def _no_bar(title: str) -> Iterator[Progress]:
+    yield lambda done, total: None
