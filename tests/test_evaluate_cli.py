@@ -1,0 +1,119 @@
+"""`robattr evaluate` and `robattr compare`, from the outside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from robattr import data
+from robattr.cli import app
+from robattr.cli import evaluate as command
+from robattr.errors import CheckpointError, InvalidInput
+from robattr.evaluate import Protocol
+from robattr.models import save_model, small_cnn
+from robattr.train.run import Run
+
+TINY = Protocol("paper", "fashion-mini", 0.1, 0.05, 2, 50, 50, 0.05, 2, (0.0, 1.0), N=2, repeats=2)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch) -> None:
+    monkeypatch.setattr("robattr.evaluate.for_dataset", lambda data: TINY)
+    monkeypatch.setattr("robattr.evaluate.diagnostics.RADII", (1.0,))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> list[Path]:
+    """Two run directories of small nets that saw fashion-mini for a moment."""
+    x, y, _ = data.load("fashion-mini").examples("train", 1500)
+    made = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        net = small_cnn()
+        optimizer = torch.optim.Adam(net.parameters(), 3e-3)
+        for batch in torch.randperm(len(x)).split(100):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(net(x[batch]), y[batch]).backward()
+            optimizer.step()
+        folder = tmp_path_factory.mktemp(f"run{seed}")
+        save_model(net, folder / "model.safetensors")
+        config = {**Run().as_dict(), "dataset": "fashion-mini", "seed": seed}
+        (folder / "config.json").write_text(json.dumps(config))
+        made.append(folder)
+    return made
+
+
+def invoke(*words: object):
+    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+
+
+def test_evaluate_prints_the_four_columns_and_records(runs) -> None:
+    shown = invoke("evaluate", runs[0], "--examples", 10, "--maps", "ig,sg", "--device", "cpu")
+    assert shown.exit_code == 0, shown.output
+    for word in ("Nat Acc", "Adv Acc", "TopK Inter.", "Rank Corr.", "label never kept", "tie ceiling"):
+        assert word in shown.output
+    for map in ("ig", "sg"):
+        summary = json.loads((runs[0] / "records" / f"paper-{map}.json").read_text())
+        assert summary["dataset"] == "fashion-mini"
+        assert summary["examples"] == 10
+        assert summary["command"].startswith("robattr")
+        assert (runs[0] / "records" / f"paper-{map}-gallery.npz").is_file()
+        assert f"{summary['columns']['topk']['value']:.2%}" in shown.output
+
+
+def test_compare_pairs_two_runs(runs) -> None:
+    for run in runs:
+        assert invoke("evaluate", run, "--examples", 10, "--device", "cpu").exit_code == 0
+    shown = invoke("compare", *runs)
+    assert shown.exit_code == 0, shown.output
+    assert "Rank Corr." in shown.output
+    assert "points" in shown.output
+
+
+def test_other_radii_and_splits_have_names_of_their_own(runs, tmp_path: Path) -> None:
+    words = ("--examples", 6, "--maps", "sg", "--device", "cpu", "--out", tmp_path)
+    assert invoke("evaluate", runs[0], "--eps", 0.2, *words).exit_code == 0
+    assert invoke("evaluate", runs[0], "--split", "validation", *words).exit_code == 0
+    assert {p.name for p in tmp_path.glob("*.jsonl")} == {"paper@0.2-sg.jsonl", "paper@validation-sg.jsonl"}
+
+
+def test_fresh_discards_earlier_records(runs, tmp_path: Path) -> None:
+    words = ("--examples", 6, "--maps", "sg", "--device", "cpu", "--out", tmp_path)
+    assert invoke("evaluate", runs[0], *words).exit_code == 0
+    other = invoke("evaluate", runs[1], *words)
+    assert isinstance(other.exception, CheckpointError)
+    assert invoke("evaluate", runs[1], "--fresh", *words).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--protocol", "papr"), "did you mean 'paper'"),
+        (("--maps", "igg"), "did you mean 'ig'"),
+        (("--split", "train"), "test or validation"),
+        (("--eps", "-1"), "above 0"),
+    ],
+)
+def test_mistakes_are_explained(runs, words, says: str) -> None:
+    refused = invoke("evaluate", runs[0], "--examples", 4, "--device", "cpu", *words)
+    assert isinstance(refused.exception, InvalidInput)
+    assert says in str(refused.exception)
+
+
+def test_a_model_file_needs_its_dataset(runs, tmp_path: Path) -> None:
+    file = runs[0] / "model.safetensors"
+    assert "--dataset" in str(invoke("evaluate", file).exception)
+    words = ("--dataset", "fashion-mini", "--examples", 4, "--maps", "sg", "--device", "cpu", "--out", tmp_path)
+    assert invoke("evaluate", file, *words).exit_code == 0
+    assert (tmp_path / "paper-sg.json").is_file()
+
+
+def test_cells() -> None:
+    column = {"value": 0.5, "low": 0.25, "high": 0.75}
+    assert command._cell("topk", column) == "50.00% [25.00%, 75.00%]"
+    assert command._cell("kendall", column) == "0.5000 [0.2500, 0.7500]"
+    assert command._cell("kendall", {"value": None, "low": None, "high": None}) == "none"
