@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluate import Place, Protocol, compare, evaluate, integrated_gradients, simple_gradient, strict
 from robattr.evaluate.diagnostics import completeness_gap, random_search
+from robattr.evaluate.gallery import choose
 from robattr.evaluate.run import discard
 from robattr.report.gallery import read_gallery
 
@@ -219,6 +220,15 @@ def test_constant_maps_are_counted_and_explained(case) -> None:
     assert found.summary["columns"]["kendall"]["n"] == 12 - found.summary["excluded"]
 
 
+def test_galleries_of_different_models_share_their_first_examples() -> None:
+    def of(kendalls: list[float]) -> list[dict[str, object]]:
+        return [{"id": i, "kept": k >= 0 or None, "kendall": k} for i, k in enumerate(kendalls)]
+
+    one, other = of([0.9, -1, 0.8, 0.7, 0.2, 0.1, 0.6]), of([0.1, 0.2, 0.3, 0.9, 0.8, 0.7, -1])
+    assert [r["id"] for r in choose(one, first=4, worst=1)] == [0, 2, 3, 5]
+    assert [r["id"] for r in choose(other, first=4, worst=1)] == [0, 1, 2, 3, 5]
+
+
 def test_written_files(case, tmp_path: Path, plain) -> None:
     net, x, y = case
     found = evaluate(net, x, y, protocol=TOY, map=IG, place=Place(tmp_path), about={"run": "toy"})
@@ -226,7 +236,7 @@ def test_written_files(case, tmp_path: Path, plain) -> None:
     assert json.loads((tmp_path / "paper-ig.json").read_text())["run"] == "toy"
     assert len((tmp_path / "paper-ig.jsonl").read_text().splitlines()) == 12
     gallery = read_gallery(tmp_path / "paper-ig-gallery.npz")
-    assert gallery.image.shape == (8, 1, 6, 6)
+    assert gallery.image.shape == (sum(bool(r["kept"]) for r in found.records), 1, 6, 6)
     assert gallery.after.shape == (*gallery.perturbed.shape[:2], 6, 6)
     by_id = {r["id"]: r for r in found.records}
     for g, i in enumerate(gallery.id.tolist()):

@@ -23,18 +23,20 @@ from robattr.evaluate.noise import Row
 from robattr.evaluate.protocol import Protocol
 from robattr.formula.network import second_order
 
-SIZE = 8
+FIRST, WORST, TOGETHER = 24, 4, 8  # examples shown, of both kinds; and walked at once
 
 Record = Mapping[str, Any]
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
-def choose(records: Sequence[Record], size: int = SIZE) -> list[Record]:
-    """The records to show, in turn one of the first and one of the most disturbed examples."""
-    scored = [r for r in records if r["kept"]]
-    worst = sorted(scored, key=lambda r: (r["kendall"], r["id"]))
-    mixed = {r["id"]: r for pair in zip(scored, worst, strict=True) for r in pair}
-    return list(mixed.values())[:size]
+def choose(records: Sequence[Record], first: int = FIRST, worst: int = WORST) -> list[Record]:
+    """The records to show: of the first examples all that have a walk, of the others the most disturbed.
+
+    The first are the same examples for every model, so that models can be laid side by side.
+    """
+    early = [r for r in records[:first] if r["kept"]]
+    late = sorted((r for r in records[first:] if r["kept"]), key=lambda r: (r["kendall"], r["id"]))
+    return early + late[:worst]
 
 
 def walk(
@@ -44,8 +46,9 @@ def walk(
     attacks = attribution_attacks(protocol, model, map, images=True)
     parts, order = [], []
     for number, attack in enumerate(attacks):
-        at = [b for b, record in enumerate(records) if record["attack"] == number]
-        if at:
+        chosen = [b for b, record in enumerate(records) if record["attack"] == number]
+        for start in range(0, len(chosen), TOGETHER):
+            at = chosen[start : start + TOGETHER]
             rows = [(int(records[b]["id"]), int(records[b]["repeat"])) for b in at]
             parts.append(_frames(attack, x[at], y[at], rows, protocol=protocol))
             order += at
