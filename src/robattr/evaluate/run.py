@@ -26,7 +26,7 @@ from robattr.evaluate.maps import Saliency
 from robattr.evaluate.measure import Record, attribution_attacks, measure, prediction_attacks
 from robattr.evaluate.memory import rows_that_fit
 from robattr.evaluate.protocol import Protocol
-from robattr.evaluate.records import Records, merge
+from robattr.evaluate.records import Records, merge, read
 from robattr.evaluate.summary import summarise
 
 Progress = Callable[[int, int], None]
@@ -145,7 +145,11 @@ class _Job:
                 done += len(block)
                 progress(done, total)
         _wait_for_all(place)
-        return merge(path, self.ids) if place.rank == 0 else []
+        if place.rank == 0:
+            merge(path, self.ids)
+        _wait_for_all(place)
+        wanted = set(self.ids)
+        return [r for r in read(path) if r["id"] in wanted]
 
     def fingerprint(self) -> dict[str, Any]:
         """What records must share to be counted together."""
