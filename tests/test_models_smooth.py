@@ -204,7 +204,7 @@ def test_the_twin_shares_everything_under_the_same_names() -> None:
     assert all(a is b for a, b in zip(twin.parameters(), net.parameters(), strict=True))
     assert twin.state_dict().keys() == net.state_dict().keys()
     assert twin.get_submodule("linear") is net.linear
-    assert twin.module is net
+    assert twin.twin_of is net
     before = twin(x)
     with torch.no_grad():
         net.scale.mul_(2)
@@ -260,7 +260,7 @@ def test_hooks_copies_and_moves() -> None:
     with torch.no_grad():
         net.fc2.bias.add_(1)
     torch.testing.assert_close(clone(x) + 1, twin(x))
-    assert clone.fc2.weight is clone.module.fc2.weight
+    assert clone.fc2.weight is clone.twin_of.fc2.weight
     twin.double()
     assert net.fc1.weight.dtype == torch.float64
     assert twin(x.double()).dtype == torch.float64
@@ -336,3 +336,18 @@ def test_what_cannot_be_smoothed_is_refused() -> None:
             smooth(nn.ReLU(), beta)
     assert isinstance(smooth(nn.ReLU()), Smooth)
     assert "beta=2" in repr(smooth(nn.ReLU(), 2))
+
+
+def test_a_layer_may_be_called_as_one_likes() -> None:
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module, self.beta = nn.Sequential(nn.Linear(3, 3), nn.ReLU()), nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.beta(self.module(x))
+
+    net, x = Wrapped(), torch.randn(4, 3)
+    twin = smooth(net, 2.0)
+    expected = net.beta(F.softplus(net.module[0](x), 2.0))
+    torch.testing.assert_close(torch.func.functional_call(twin, dict(twin.named_parameters()), (x,)), expected)

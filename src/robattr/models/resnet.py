@@ -151,7 +151,7 @@ def scale_invariant(model: nn.Module, x: Tensor, *, smallest: float = 0.01) -> T
     rounding never decides it. The softplus twin inherits the identity, for the standardisation precedes every
     activation. All False for networks that are not a `ResNet`.
     """
-    net = model.module if isinstance(model, Smooth) else model
+    net = model.twin_of if isinstance(model, Smooth) else model
     if not isinstance(net, ResNet):
         return torch.zeros(len(x), dtype=torch.bool, device=x.device)
     deviation = x.detach().flatten(1).std(1, correction=0)

@@ -133,30 +133,30 @@ class Smooth(nn.Module):
     under the same names, so a change of either is a change of both, and layer names and state dicts agree.
     """
 
-    module: nn.Module
+    twin_of: nn.Module
 
     def __init__(self, module: nn.Module, beta: float) -> None:
         flag = module.training
-        self.__dict__["module"] = module  # past registration: a child would put a prefix on every name
+        self.__dict__["twin_of"] = module  # past registration: a child would put a prefix on every name
         super().__init__()
-        self.beta = beta
+        self.twin_beta = beta
         self.__dict__.update(_parameters=module._parameters, _buffers=module._buffers, _modules=module._modules)
         module.training = flag  # nn.Module.__init__ has just set it through the property below
 
     @property
     def training(self) -> bool:
-        return self.module.training
+        return self.twin_of.training
 
     @training.setter
     def training(self, flag: bool) -> None:
-        self.module.training = flag
+        self.twin_of.training = flag
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        with _Softened(self.beta):
-            return self.module(*args, **kwargs)
+        with _Softened(self.twin_beta):
+            return self.twin_of(*args, **kwargs)
 
     def extra_repr(self) -> str:
-        return f"twin of {type(self.module).__name__}, beta={self.beta}"
+        return f"twin of {type(self.twin_of).__name__}, beta={self.twin_beta}"
 
 
 def smooth(model: nn.Module, beta: float = 1.0) -> Smooth:
