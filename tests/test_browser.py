@@ -230,6 +230,20 @@ def test_hostile_names_do_nothing(browser: Browser, tmp_path: Path) -> None:
     page.close()
 
 
+def test_without_galleries_the_page_is_whole_but_for_the_explorer(browser: Browser, tmp_path: Path) -> None:
+    path = write_page(read_runs([write_run(tmp_path, "natural", gallery=False)]), tmp_path / "plain.html")
+    page = browser.new_page(viewport=DESKTOP)
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(path.as_uri())
+    assert page.locator("#explorer").is_hidden()
+    assert page.locator("table.results").is_visible()
+    page.click("#theme")
+    assert complaints == []
+    page.close()
+
+
 def test_several_groups_and_colour(browser: Browser, tmp_path: Path) -> None:
     runs = [
         write_run(tmp_path, "natural"),

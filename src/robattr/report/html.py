@@ -99,6 +99,7 @@ def _group(group: Group, colours: Mapping[str, int]) -> dict[str, Any]:
         "group": group,
         "finding": finding(group),
         "alarms": alarms(group),
+        "attack": _attack(group),
         "table": made,
         "show": show,
         "boxes": [
@@ -113,6 +114,18 @@ def _group(group: Group, colours: Mapping[str, int]) -> dict[str, Any]:
         "eps": _charts(group, "score_vs_eps", x="eps", x_label="radius ε", colours=colours),
         "steps": _charts(group, "score_vs_iterations", x="iterations", x_label="attack iterations", colours=colours),
     }
+
+
+def _attack(group: Group) -> str:
+    """`ε = 0.1 · 15 iterations · 150 examples`, as far as the evaluations agree and say so."""
+    summaries = [e.summary for _, e in group.members]
+    said = []
+    for key, form in (("eps", "ε = {:g}"), ("steps", "{} iterations"), ("repeats", "{} repeats")):
+        values = {s.get("settings", {}).get(key) for s in summaries}
+        said += [form.format(value) for value in values if len(values) == 1 and value is not None]
+    counts = {s.get("examples") for s in summaries}
+    said += [f"{count:,} examples" for count in counts if len(counts) == 1 and count is not None]
+    return " · ".join(said)
 
 
 def _charts(group: Group, curve: str, *, x: str, x_label: str, colours: Mapping[str, int]) -> list[str]:
