@@ -15,10 +15,11 @@ import torch
 
 from robattr.errors import InvalidInput, UnsupportedModel
 from robattr.train.batchnorm import over_global_batch
+from robattr.train.checkpoint import listed
 from robattr.train.distributed import World
 from robattr.train.loop import train
 from robattr.train.run import Run
-from train_fixtures import QUICK, tiny_data, tiny_net, weights
+from train_fixtures import QUICK, lines, tiny_data, tiny_net, weights
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
@@ -118,6 +119,23 @@ def test_a_killed_worker_is_restarted_and_resumes(tmp_path):
     assert alone.returncode == 0
     one, two = (torch_weights(path) for path in (tmp_path / "alone", out))
     assert float((one - two).norm() / one.norm()) < 1e-4
+
+
+def test_processes_stop_together_when_asked(tmp_path):
+    out = tmp_path / "run"
+    words = ["steps=5000", "batch=8", "log_every=1", "validate_every=0"]
+    launcher = subprocess.Popen(
+        [*LAUNCH, "-m", "robattr", "train", "fashion-mini/natural", "--device", "cpu", "--out", str(out)]
+        + [f"--set={word}" for word in words],
+        env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not ((out / "metrics.jsonl").exists() and (out / "metrics.jsonl").read_text()):
+        assert launcher.poll() is None, launcher.stderr.read()
+        time.sleep(0.02)
+    launcher.terminate()
+    _, said = launcher.communicate(timeout=120)
+    assert "stopped by SIGTERM after step" in said
+    assert lines(out)[-1]["step"] == listed(out / "checkpoints")[-1].step
 
 
 def children(parent: int) -> list[int]:

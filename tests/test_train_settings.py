@@ -66,6 +66,13 @@ def test_words_that_mean_nothing_are_refused(word, message):
         settings.change_by_words(Run(), [word])
 
 
+def test_a_rate_that_would_be_ignored_is_refused():
+    run = Run(schedule="piecewise", rates=(1.0,))
+    with pytest.raises(InvalidInput, match="lr has no effect on a piecewise schedule"):
+        settings.change_by_words(run, ["lr=0.1"])
+    assert settings.change_by_words(run, ["lr=0.1", "schedule=constant"]).rate(0) == 0.1
+
+
 def test_files_are_typed_strictly(tmp_path):
     good = tmp_path / "run.toml"
     good.write_text('recipe = "mnist/ig-norm"\nweight = 1\nrates = [1e-3, 1]\n')

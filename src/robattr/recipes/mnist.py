@@ -5,6 +5,7 @@ from a random start in the ℓ∞ ball of radius 0.3; m = 50 in the update, 10 i
 
 - The paper writes expectations, the code sums over the batch; under Adam that changes almost nothing, and
   `reduction` is "sum".
+- TensorFlow's Adam adds its 1e-8 before the bias correction of √v, torch's after it: early steps differ slightly.
 - The paper's text sums IG over the left ends of the path, the code over the right ends; the results are the
   code's: "right".
 - The code evaluates its last checkpoint, after 99,900 (NATURAL 24,900) updates; here the run ends with the

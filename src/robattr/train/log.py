@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -154,9 +155,16 @@ def _forget_after(metrics: Path, step: int) -> None:
     """Drop the lines of steps that a resumed run will do again, and a last line that a crash cut short."""
     if metrics.exists():
         lines = metrics.read_bytes().splitlines(keepends=True)
-        kept = [line for line in lines if line.endswith(b"\n") and json.loads(line)["step"] <= step]
+        kept = [line for line in lines if line.endswith(b"\n") and _step_of(line) <= step]
         if kept != lines:
             checkpoint.write_atomically(metrics, b"".join(kept))
+
+
+def _step_of(line: bytes) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):  # no record of ours
+        return inf
 
 
 def _tensorboard(path: Path, step: int) -> Any:

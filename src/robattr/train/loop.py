@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from robattr.data import Batches, Dataset
+from robattr.engine import deterministic
 from robattr.errors import Diverged
 from robattr.train import checkpoint
 from robattr.train.batchnorm import over_global_batch
@@ -53,6 +54,7 @@ def train(
     with (
         join(device) as world,
         claim(Path(out), run, world=world, resume=resume) as here,
+        deterministic(run.deterministic),
         torch.random.fork_rng(devices=[world.device] if world.device.type == "cuda" else []),
     ):
         dtype = torch.float64 if run.precision == "fp64" else torch.float32

@@ -79,6 +79,7 @@ class Run:
     precision: Literal["fp32", "tf32", "bf16", "fp64"] = "fp32"
 
     # bookkeeping: changes nothing in the weights (compiling, no more than rounding)
+    deterministic: bool = False  # on a GPU: the same bits every time, slower
     compile: bool = False  # compile the gradients; on a GPU, replay the whole step as one graph
     log_every: int = 100
     validate_every: int = 1000  # 0: only at the end
@@ -184,7 +185,16 @@ SCHEDULES: dict[str, Callable[[Run], schedules.Schedule]] = {
     "cosine": lambda run: schedules.cosine(run.lr, steps=run.steps, warmup=run.warmup),
     "one-cycle": lambda run: schedules.one_cycle(run.lr, steps=run.steps, warmup=run.warmup),
 }
-BOOKKEEPING = ("recipe", "compile", "log_every", "validate_every", "checkpoint_every", "keep", "tensorboard")
+BOOKKEEPING = (
+    "recipe",
+    "deterministic",
+    "compile",
+    "log_every",
+    "validate_every",
+    "checkpoint_every",
+    "keep",
+    "tensorboard",
+)
 POSITIVE = ("lr", "clip", "power")
 LEAST = {
     "weight": 0, "eps": 0, "step_size": 0, "gamma": 0, "budget": 0, "gamma_rate": 0, "decay": 0, "momentum": 0,

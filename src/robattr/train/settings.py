@@ -25,7 +25,11 @@ def change(run: Run, settings: Mapping[str, Any]) -> Run:
 
 def change_by_words(run: Run, words: Iterable[str]) -> Run:
     """`run` with the settings of command-line words such as `weight=0.1`, `eps=8/255`, `rates=1e-3,1e-2`."""
-    return change(run, dict(parse_word(word) for word in words))
+    settings = dict(parse_word(word) for word in words)
+    changed = change(run, settings)
+    if "lr" in settings and changed.schedule == "piecewise":
+        raise InvalidInput("lr has no effect on a piecewise schedule: set rates=…, or schedule=constant with lr")
+    return changed
 
 
 def parse_word(word: str) -> tuple[str, Any]:

@@ -59,7 +59,8 @@ def save(state: State, run: Run, here: RunDirectory) -> bytes:
 
 def load_dataset(run: Run, data_dir: str | Path | None = None) -> Dataset:
     """The dataset that `run` names: one of ours, or a folder of images."""
-    found = datasets.from_folder(run.dataset) if Path(run.dataset).is_dir() else datasets.load(run.dataset, data_dir)
+    own = run.dataset not in datasets.names() and Path(run.dataset).is_dir()
+    found = datasets.from_folder(run.dataset) if own else datasets.load(run.dataset, data_dir)
     return found.full() if run.full else found
 
 
