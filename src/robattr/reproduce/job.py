@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from robattr import models
@@ -62,14 +62,16 @@ class Job:
         return False
 
     def train(self, *, device: str, data_dir: Path | None) -> Outcome:
-        """Train, or continue; what a signal interrupts is kept."""
-        return train(self.run, self.path, device=device, data_dir=data_dir, resume=True)
+        """Train, or continue; what a signal interrupts is kept. On a GPU the gradients are compiled."""
+        run = replace(self.run, compile=choose_device(device).type == "cuda")
+        return train(run, self.path, device=device, data_dir=data_dir, resume=True)
 
     def evaluate(self, *, device: str, data_dir: Path | None, progress: Progress) -> None:
         """Attack and measure, or continue; the records are written into the run."""
         data = load_dataset(self.run, data_dir)
         weights = RunDirectory(self.path).weights
-        model = models.load_weights(build_model(self.run, data), weights).to(choose_device(device)).eval()
+        where = choose_device(device)
+        model = models.load_weights(build_model(self.run, data), weights).to(where).eval()
         protocol = for_dataset(data)
         x, y, ids = data.examples("test", self.examples)
         words = ["robattr", "evaluate", self.path.as_posix(), "--maps", self.map, "--examples", str(self.examples)]
@@ -82,5 +84,6 @@ class Job:
             ids=ids.tolist(),
             place=Place(self.path / "records"),
             about={"run": self.path.name, "split": "test", "classes": list(data.classes), "command": shlex.join(words)},
+            compiled=where.type == "cuda",
             progress=progress,
         )
