@@ -11,7 +11,7 @@ from torch import nn
 
 from robattr.errors import InvalidInput
 from robattr.evaluate import paper, scaled, simple_gradient, strict
-from robattr.evaluate.measure import attribution_attacks, prediction_attacks
+from robattr.evaluate.suite import attribution_attacks, prediction_attacks
 
 TABLE = {  # ε, α, P, attack k, eval k, PGD step, PGD steps: sections 4 and 5 of the reference
     "mnist": (0.3, 0.01, 100, 200, 100, 0.01, 100),

@@ -68,6 +68,16 @@ def test_columns_are_means_of_the_records(plain) -> None:
     assert all(r["kendall"] <= r["ceiling"] or r["iterate"] == 0 or r["ceiling"] == 1 for r in right)
 
 
+def test_inputs_that_are_no_images(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 3))
+    x = torch.rand(6, 20)
+    found = evaluate(net, x, net(x).argmax(dim=1), protocol=TOY, map=IG, place=Place(tmp_path)).summary
+    assert found["columns"]["kendall"]["n"] == 6
+    assert found["columns"]["ssim"]["value"] is None
+    assert not list(tmp_path.glob("*.npz"))
+
+
 def test_curves_fall(plain) -> None:
     curves = plain.summary["curves"]
     for curve, axis in (("score_vs_iterations", "iterations"), ("score_vs_eps", "eps")):

@@ -18,9 +18,9 @@ from robattr.evaluate.agreement import kendall, topk_intersection
 from robattr.evaluate.diagnostics import curve_points
 from robattr.evaluate.ifia import IFIA
 from robattr.evaluate.maps import Saliency, saliency
-from robattr.evaluate.measure import attribution_attacks
 from robattr.evaluate.noise import Row
 from robattr.evaluate.protocol import Protocol
+from robattr.evaluate.suite import attribution_attacks
 from robattr.formula.network import second_order
 
 FIRST, WORST, TOGETHER = 24, 4, 8  # examples shown, of both kinds; and walked at once

@@ -3,127 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial, reduce
+from functools import reduce
 from math import isnan, nan
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from robattr.evaluate.agreement import (
-    cosine,
-    kendall,
-    mass_center_displacement,
-    spearman,
-    ssim,
-    tie_ceiling,
-    topk_intersection,
-)
+from robattr.evaluate.agreement import kendall, tie_ceiling, topk_intersection
 from robattr.evaluate.diagnostics import completeness_gap, curve_points, vanishing
-from robattr.evaluate.ifia import IFIA, Found, Measure
+from robattr.evaluate.ifia import Found
 from robattr.evaluate.maps import Saliency, saliency
-from robattr.evaluate.pgd import PGDAttack
 from robattr.evaluate.protocol import Protocol
+from robattr.evaluate.suite import attribution_attacks, measures, noise_control, prediction_attacks
 from robattr.formula.network import second_order
-from robattr.formula.scalars import margin
 
 Record = dict[str, Any]
 
 SCORES = ("topk", "kendall", "spearman", "cosine", "ssim", "mass_center")
-NOISE_TRIES = 10
-
-
-def measures(protocol: Protocol, *, images: bool) -> dict[str, Measure]:
-    """The scores of a (clean, perturbed) pair of maps, 1 = alike; Kendall, the first, selects the iterate.
-
-    The mass centre's is minus its displacement in pixels.
-    """
-    plain: dict[str, Measure] = {
-        "kendall": kendall,
-        "topk": partial(topk_intersection, k=protocol.eval_k),
-        "spearman": spearman,
-        "cosine": cosine,
-    }
-    if not images:
-        return plain
-    return {**plain, "ssim": ssim, "mass_center": lambda a, b: -mass_center_displacement(a, b)}
-
-
-def prediction_attacks(protocol: Protocol, model: nn.Module) -> list[PGDAttack]:
-    """The attacks behind Adv Acc: an example is robust if it withstands them all."""
-    p = protocol
-    base = PGDAttack(model, p.eps, p.pgd_alpha, p.pgd_steps, bounds=p.bounds, seed=p.seed)
-    if not p.strict:
-        return [base]
-    restarts = sum(n for _, n in p.sweep)
-    return [
-        base,
-        PGDAttack(
-            model,
-            p.eps,
-            p.pgd_alpha,
-            p.pgd_steps,
-            restarts=restarts,
-            loss=margin,
-            bounds=p.bounds,
-            adaptive=True,
-            best=True,
-            seed=p.seed,
-        ),
-    ]
-
-
-def attribution_attacks(
-    protocol: Protocol, model: nn.Module, map: Saliency, *, images: bool, batch: int | None = None
-) -> list[IFIA]:
-    """The attacks behind the attribution columns; with `batch`, compiled for that many examples.
-
-    The paper's comes first in both protocols, with the same starts: `strict` takes its worst cases over a
-    superset of `paper`'s candidates, and so can never call a model more robust.
-    """
-    p = protocol
-    scores = measures(p, images=images)
-    base = IFIA(
-        model,
-        p.eps,
-        p.alpha,
-        p.steps,
-        k=p.k,
-        restarts=p.repeats,
-        map=map,
-        bounds=p.bounds,
-        measures=scores if p.strict else {name: scores[name] for name in ("kendall", "topk")},
-        seed=p.seed,
-        batch=batch,
-    )
-    adaptive = [
-        IFIA(
-            model,
-            p.eps,
-            p.alpha,
-            p.steps,
-            k=p.k,
-            restarts=restarts,
-            map=map,
-            beta=beta,
-            bounds=p.bounds,
-            start="ball",
-            adaptive=True,
-            keep=p.keep,
-            measures=scores,
-            seed=p.seed + 1 + i,
-            batch=batch,
-        )
-        for i, (beta, restarts) in enumerate(p.sweep)
-    ]
-    return [base, *adaptive]
-
-
-def noise_control(protocol: Protocol, model: nn.Module, map: Saliency) -> IFIA:
-    """Random sign noise of the same ε, the worst of ten draws: what an attack must beat to be one."""
-    p = protocol
-    scores: dict[str, Measure] = {"kendall": kendall, "topk": partial(topk_intersection, k=p.eval_k)}
-    return IFIA(model, p.eps, p.eps, NOISE_TRIES, kind="random", map=map, bounds=p.bounds, measures=scores, seed=p.seed)
 
 
 def measure(

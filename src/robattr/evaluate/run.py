@@ -23,10 +23,11 @@ from robattr.evaluate import gallery
 from robattr.evaluate.checks import check
 from robattr.evaluate.diagnostics import accuracies, alarms, score_against_eps
 from robattr.evaluate.maps import Saliency
-from robattr.evaluate.measure import Record, attribution_attacks, measure, prediction_attacks
+from robattr.evaluate.measure import Record, measure
 from robattr.evaluate.memory import rows_that_fit
 from robattr.evaluate.protocol import Protocol
 from robattr.evaluate.records import Records, merge, read
+from robattr.evaluate.suite import attribution_attacks, prediction_attacks
 from robattr.evaluate.summary import summarise
 
 Progress = Callable[[int, int], None]
