@@ -34,18 +34,26 @@ class Step:
         step = Step(model, compiled=True)
         rho = step(objective, x, y, start=start)    # a detached Rho; model's .grad is set
 
-    compiled   compile the attack gradient and the update; on a GPU also replay them as one CUDA graph
-    arithmetic fp32, tf32 or bf16 for convolutions and matrix products
+    compiled    compile the attack gradient and the update (pays on long runs: it takes a minute)
+    graph       on a GPU, replay the whole step as one CUDA graph (pays at once, compiled or not)
+    arithmetic  fp32, tf32 or bf16 for convolutions and matrix products
 
-    Where compiling does not apply (batch norm or dropout in training mode, chunked nodes, an adversary other than PGD)
+    Where neither applies (batch norm or dropout in training mode, chunked nodes, an adversary other than PGD)
     or fails, the plain formula runs; results agree. `notes` says what happened, `seconds` how long compiling took.
     """
 
     def __init__(
-        self, model: nn.Module, *, compiled: bool = False, arithmetic: str = "fp32", backend: str = "inductor"
+        self,
+        model: nn.Module,
+        *,
+        compiled: bool = False,
+        graph: bool = True,
+        arithmetic: str = "fp32",
+        backend: str = "inductor",
     ) -> None:
         check_model(model)
-        self.model, self.compiled, self.arithmetic, self.backend = model, compiled, arithmetic, backend
+        self.model, self.arithmetic, self.backend = model, arithmetic, backend
+        self.compiled, self.graph = compiled, graph
         self.notes: list[str] = []
         self.seconds = 0.0
         self._plans: dict[Any, _Plan] = {}
@@ -60,15 +68,16 @@ class Step:
             self._checked = True
         if start is None and rho.change.terms:
             start = rho.within.start(x, rand)
-        why = self._unfit(rho)
-        if not self.compiled or why:
-            if self.compiled and why not in self.notes:
+        wanted = self.compiled or (self.graph and x.is_cuda)
+        why = self._unfit(rho) if wanted else ""
+        if why or not wanted:
+            if why and why not in self.notes:
                 self.notes.append(why)
             with precision(self.arithmetic, x.device.type):
                 return eager(self.model, rho, x, y, start=start)
         key = (_shape_of(rho), x.shape, x.dtype, x.device)
         if key not in self._plans:
-            self._plans[key] = _Plan(self.model, rho, self.arithmetic, self.backend)
+            self._plans[key] = _Plan(self, rho)
         plan = self._plans[key]
         out = plan(rho, x, y, start)
         self.seconds = sum(p.seconds for p in self._plans.values())
@@ -131,15 +140,16 @@ class _Numbers:
 
 
 class _Plan:
-    """The compiled functions of one shape of objective and batch, and on a GPU the graph that replays them."""
+    """The functions of one shape of objective and batch, compiled if asked, and the CUDA graph that replays them."""
 
-    def __init__(self, model: nn.Module, rho: Robust, arithmetic: str, backend: str) -> None:
-        self.model, self.arithmetic = model, arithmetic
+    def __init__(self, step: Step, rho: Robust) -> None:
+        self.model, self.arithmetic, self.graph = step.model, step.arithmetic, step.graph
         self.steps = rho.by.steps if isinstance(rho.by, PGD) and rho.change.terms else 0
-        attack = _attack_gradient(model, _terms(rho.attacked or rho.change))
-        update = _update_gradient(model, _terms(rho.change), rho.of)
-        self._attack = Compiled(attack, name="attack gradient", backend=backend)
-        self._update = Compiled(update, name="gradient step", backend=backend)
+        self._attack: Callable[..., Any] = _attack_gradient(step.model, _terms(rho.attacked or rho.change))
+        self._update: Callable[..., Any] = _update_gradient(step.model, _terms(rho.change), rho.of)
+        if step.compiled:
+            self._attack = Compiled(self._attack, name="attack gradient", backend=step.backend)
+            self._update = Compiled(self._update, name="gradient step", backend=step.backend)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, ...] = ()
         self._outputs: tuple[dict[str, Tensor], Tensor, Tensor, Tensor] | None = None
@@ -147,13 +157,13 @@ class _Plan:
 
     @property
     def seconds(self) -> float:
-        return self._attack.seconds + self._update.seconds
+        return sum(part.seconds for part in (self._attack, self._update) if isinstance(part, Compiled))
 
     def __call__(self, rho: Robust, x: Tensor, y: Tensor, start: Tensor | None) -> Rho:
         z = rho.within.project(start, x) if start is not None and rho.change.terms else x
         numbers = _Numbers.of(rho, x)
         with second_order(self.model), precision(self.arithmetic, x.device.type):
-            if x.is_cuda:
+            if x.is_cuda and self.graph:
                 gradients, loss, penalty, worst = self._replay(rho.within, x, y, z, numbers)
             else:
                 gradients, loss, penalty, worst = self._run(rho.within, x, y, z, numbers)
@@ -184,6 +194,10 @@ class _Plan:
         """Copy the inputs to fixed addresses and replay the whole step: one launch instead of thousands."""
         if self._graph is None:
             self._inputs, self._numbers = (x.clone(), y.clone(), z.clone()), n
+            tuned, torch.backends.cudnn.benchmark = (
+                torch.backends.cudnn.benchmark,
+                not torch.are_deterministic_algorithms_enabled(),
+            )
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):  # compilation and autotuning happen here, outside the capture
@@ -193,6 +207,7 @@ class _Plan:
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph):
                 self._outputs = self._run(within, *self._inputs, n)
+            torch.backends.cudnn.benchmark = tuned
         assert self._numbers is not None
         assert self._outputs is not None
         for place, value in zip(self._inputs, (x, y, z), strict=True):
