@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from math import inf
 from pathlib import Path
@@ -37,7 +38,8 @@ class Log:
 
     def __exit__(self, *_: object) -> None:
         self._console.close()
-        self._file.close()
+        with suppress(OSError):  # a full disk has been reported by `write`
+            self._file.close()
         if self._board is not None:
             self._board.close()
 
@@ -61,6 +63,10 @@ class Log:
             if self._board is not None and key != "step":
                 self._board.add_scalar(key, value, record["step"])
         self._console.show(record)
+
+    def reached(self, step: int) -> None:
+        """Move the bar, where there is one."""
+        self._console.reached(step)
 
     def say(self, *texts: str) -> None:
         """Sentences for the person at the terminal, each said once."""
@@ -87,6 +93,8 @@ class Silence:
 
     def write(self, record: Record) -> None: ...
 
+    def reached(self, step: int) -> None: ...
+
     def say(self, *texts: str) -> None: ...
 
     def sync(self) -> None: ...
@@ -100,6 +108,8 @@ class Lines:
 
     def show(self, record: Record) -> None:
         print(f"step {record['step']}/{self._steps}  {_words(record, self._steps)}", file=sys.stderr, flush=True)
+
+    def reached(self, step: int) -> None: ...
 
     def say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -124,7 +134,10 @@ class Bar:
         if "val_accuracy" in record:
             self._progress.console.print(f"step {record['step']}  {_words(record, self._steps)}", highlight=False)
         else:
-            self._progress.update(self._task, completed=int(record["step"]), description=_words(record, self._steps))
+            self._progress.update(self._task, description=_words(record, self._steps))
+
+    def reached(self, step: int) -> None:
+        self._progress.update(self._task, completed=step)
 
     def say(self, text: str) -> None:
         self._progress.console.print(text, highlight=False, markup=False)

@@ -82,6 +82,7 @@ def train(
                 except Diverged as error:
                     raise Diverged(f"{error}. {advice(run, here)}") from None
                 log.say(*notes, *state.engine.notes)
+                log.reached(step)
                 if logging:
                     log.write({"step": step, **figures(report, state, run), "rate": log.rate(step)})
                 if due(step, run.validate_every, run) and len(data.validation):
