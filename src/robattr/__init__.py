@@ -5,6 +5,9 @@
 Every part is a value that can be swapped; `robattr.objectives` composes them into the objectives of the paper.
 """
 
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from robattr._version import __version__ as __version__
 from robattr.errors import RobattrError as RobattrError
 from robattr.formula import IG as IG
@@ -39,3 +42,15 @@ from robattr.formula import power as power
 from robattr.formula import right as right
 from robattr.formula import straight as straight
 from robattr.formula import total as total
+
+if _TYPE_CHECKING:
+    from robattr.auditing import audit as audit
+    from robattr.auditing import doctor as doctor
+    from robattr.auditing import harden as harden
+
+
+def __getattr__(name: str) -> object:
+    """`audit`, `harden` and `doctor` bring the whole house with them: they are imported when first asked for."""
+    if name in ("audit", "harden", "doctor"):
+        return getattr(_import_module("robattr.auditing"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,132 @@
+"""Can the explanations of this model be trusted? One call from a model and its data to a page that says so.
+
+An audit is an evaluation under one or both protocols, for one or more maps, recorded in a run directory; the page, the
+verdict and the tables are renderings of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from torch import nn
+
+from robattr.auditing import verdict as judgement
+from robattr.auditing.material import Data, material
+from robattr.auditing.record import Watch, record, silent
+from robattr.auditing.settings import ProtocolName, Settings
+from robattr.auditing.subject import Preprocessing, subject
+from robattr.auditing.verdict import Verdict
+from robattr.errors import InvalidInput
+from robattr.evaluate.maps import Saliency
+from robattr.formula.network import second_order
+from robattr.report.html import write_page
+from robattr.report.runs import Run
+from robattr.train.distributed import join
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was found: `verdict` to read, `run` with every record and summary, `page` where one was written."""
+
+    verdict: Verdict
+    run: Run
+    page: Path | None
+    notes: tuple[str, ...]
+    skipped: tuple[str, ...]
+
+
+def audit(
+    model: nn.Module,
+    data: Data,
+    *,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    preprocessing: Preprocessing | Mapping[str, Any] | None = None,
+    eps: float | None = None,
+    maps: str | Sequence[str | Saliency] = "ig",
+    protocol: ProtocolName = "both",
+    examples: int | None = 100,
+    steps: int | None = None,
+    points: int | None = None,
+    out: str | Path | None = None,
+    name: str | None = None,
+    size: int | None = None,
+    channels: int | None = None,
+    classes: Sequence[str] | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    fresh: bool = False,
+    command: str | None = None,
+    watch: Watch = silent,
+) -> Audit:
+    """Attack the explanations of `model` on `data` and say how far they hold.
+
+    model           any module that returns logits, or an output with .logits; it is left as it was
+    data            a folder of class folders, a dataset's name, a `Dataset`, a pair (x, y), or a torch dataset
+    bounds          the range of the data; preprocessing=dict(mean=…, std=…) is applied after it, inside the network
+    eps             the radius of the attack, in the units of the data (default: 8/255 of the range)
+    maps            which explanations: "ig,sg,captum:Saliency", or a list that may hold your own `Saliency`
+    protocol        "paper" compares with published numbers, "strict" is what it takes to trust them, or "both"
+    out             the page to write, "audit.html"; records go to the folder "audit" beside it, and the same call
+                    continues an interrupted audit from them. None: nothing is kept
+    """
+    settings = Settings(eps, maps, protocol, examples, steps, points, seed)
+    with join(device) as world, TemporaryDirectory() as scratch:
+        audited, notes = subject(model, preprocessing=preprocessing, device=world.device)
+        given = material(
+            data,
+            bounds=bounds,
+            size=size,
+            channels=channels or input_channels(model),
+            classes=classes or own_classes(model, data),
+            seed=seed,
+        )
+        folder = Path(scratch) if out is None else _folder(Path(out))
+        called = name or type(model).__name__
+        config = {"name": called, "method": "audit", "notes": notes, "skipped": _inside(given.skipped, data)}
+        with second_order(audited):
+            run = record(
+                audited, given, settings, folder,
+                config=config, world=world, fresh=fresh, command=command, watch=watch,
+            )  # fmt: skip
+        page = None
+        if out is None:
+            run = replace(run, evaluations=tuple(replace(e, gallery=None) for e in run.evaluations))
+        elif world.leads:
+            page = write_page(
+                [run], out, title=f"Audit of {called}", opening=judgement.opening(run), closing=judgement.closing(run)
+            )
+    return Audit(judgement.verdict(run), run, page, tuple(notes), tuple(config["skipped"]))
+
+
+def own_classes(model: nn.Module, data: Data) -> list[str] | None:
+    """The class names a Hugging Face model carries, where the class folders of `data` are named after them."""
+    table = getattr(getattr(model, "config", None), "id2label", None)
+    if not isinstance(table, Mapping) or not isinstance(data, str | Path) or not Path(data).is_dir():
+        return None
+    names = [str(table[key]) for key in sorted(table, key=int)]
+    top = Path(data) / "train" if (Path(data) / "train").is_dir() else Path(data)
+    folders = {child.name for child in top.iterdir() if child.is_dir() and not child.name.startswith(".")}
+    return names if folders and folders <= set(names) else None
+
+
+def input_channels(model: nn.Module) -> int:
+    """1 where the first convolution says so, else 3."""
+    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+    return 1 if first is not None and first.in_channels == 1 else 3
+
+
+def _folder(page: Path) -> Path:
+    folder = page.with_suffix("")
+    if folder == page:
+        raise InvalidInput(f"expected the page to have a suffix, as audit.html has, got {str(page)!r}")
+    return folder
+
+
+def _inside(skipped: Sequence[str], data: Data) -> list[str]:
+    """The names of skipped files below the folder of the data: what lies above it is nobody's business."""
+    top = Path(data).expanduser() if isinstance(data, str | Path) else Path()
+    return [str(Path(file).relative_to(top)) if Path(file).is_relative_to(top) else Path(file).name for file in skipped]

@@ -1,0 +1,216 @@
+"""Make the explanations hold: fine-tune the user's model with any objective, audited before and after."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from robattr.auditing import verdict as judgement
+from robattr.auditing.audit import input_channels, own_classes
+from robattr.auditing.cost import chunk_that_fits
+from robattr.auditing.material import Data, chosen, material
+from robattr.auditing.record import Watch, measure, record, silent
+from robattr.auditing.settings import Settings
+from robattr.auditing.subject import BatchNorm, Preprocessing, Subject, subject
+from robattr.auditing.verdict import Verdict, verdict
+from robattr.data import Dataset
+from robattr.errors import InvalidInput
+from robattr.evaluate.intervals import Comparison
+from robattr.evaluate.maps import Saliency
+from robattr.evaluate.summary import compare
+from robattr.report.html import write_page
+from robattr.report.runs import Run as Audited
+from robattr.report.sections import Section
+from robattr.train import settings as keys
+from robattr.train.distributed import join
+from robattr.train.loop import Outcome, train
+from robattr.train.run import Objective, Run
+
+WEIGHTS = {"ig-norm": 1.0, "ig-sum-norm": 0.1}  # the paper's λ and β
+TITLES = {"nat_acc": "Nat Acc.", "adv_acc": "Adv Acc.", "topk": "TopK Inter.", "kendall": "Rank Corr."}
+
+
+@dataclass(frozen=True)
+class Hardened:
+    """The fine-tuned copy of the user's module, its audits, and the page that compares them.
+
+    Where a signal stopped the training, `after` is None: the same call continues.
+    """
+
+    model: nn.Module
+    outcome: Outcome
+    before: Verdict
+    after: Verdict | None
+    difference: Mapping[str, Comparison]
+    page: Path | None
+
+
+@dataclass(frozen=True)
+class Given(Run):
+    """A run whose objective is a value, not a name."""
+
+    given: Objective | None = field(default=None, compare=False)
+
+    def objective(self, bounds: tuple[float, float] = (0.0, 1.0)) -> Objective:
+        assert self.given is not None
+        return self.given
+
+    def as_dict(self) -> dict[str, Any]:
+        """As of any run; the objective by its text, so that a run is not continued with another."""
+        plain = {key: list(value) if isinstance(value, tuple) else value for key, value in _shallow(self).items()}
+        return {**plain, "method": "custom", "objective": re.sub(r" at 0x[0-9a-f]+", "", repr(self.given))}
+
+
+def harden(
+    model: nn.Module,
+    data: Data,
+    *,
+    objective: str | Objective = "ig-sum-norm",
+    out: str | Path = "hardened",
+    bounds: tuple[float, float] = (0.0, 1.0),
+    preprocessing: Preprocessing | Mapping[str, Any] | None = None,
+    eps: float | None = None,
+    steps: int = 300,
+    batch: int = 16,
+    lr: float = 1e-4,
+    batch_norm: BatchNorm = "frozen",
+    freeze: Collection[str] = (),
+    chunk: int | None = None,
+    changes: Mapping[str, Any] | None = None,
+    maps: str | Sequence[str | Saliency] = "ig",
+    examples: int | None = 50,
+    audit_steps: int | None = None,
+    points: int | None = None,
+    size: int | None = None,
+    channels: int | None = None,
+    classes: Sequence[str] | None = None,
+    held_out: float = 0.1,
+    seed: int = 0,
+    device: str = "auto",
+    command: str | None = None,
+    watch: Watch = silent,
+) -> Hardened:
+    """Fine-tune a copy of `model` from its weights and audit it before and after; `model` itself is left as it was.
+
+    objective    a method of `robattr train` ("ig-norm", "ig-sum-norm", "madry", …) or any objective of the formula
+    out          the folder: before/ and hardened/ are run directories, report.html compares them; the same call
+                 continues what was interrupted
+    batch_norm   "frozen" keeps the running statistics (the usual choice for fine-tuning with small batches); "train"
+                 moves them by the clean inputs
+    freeze       names of layers that keep their weights
+    chunk        nodes of the path held in memory at once; None: as many as fit
+    changes      any further keys of `robattr.train.Run`, such as dict(weight=0.5, attack_steps=10)
+    held_out     share of each class kept for validation, and as much for the audits, where the data have no splits
+
+    The weights are left in hardened/model.safetensors: `robattr.models.load_weights(your_module, file)`.
+    """
+    place = Path(out)
+    given = material(
+        data,
+        bounds=bounds,
+        size=size,
+        channels=channels or input_channels(model),
+        classes=classes or own_classes(model, data),
+        held_out=held_out,
+        seed=seed,
+    )
+    if not len(given.test):
+        raise InvalidInput("nothing is set apart to audit on: raise held_out, or add examples (a test folder)")
+    audited = Settings(eps, maps, "paper", examples, audit_steps, points, seed)
+    run = _run(objective, given, audited, steps=steps, batch=batch, lr=lr, seed=seed, changes=dict(changes or {}))
+    with join(device) as world:
+        tuned, notes = subject(model, preprocessing=preprocessing, device=world.device, copy=True)
+        config = {"name": "Before", "method": "before", "notes": notes, "skipped": list(given.skipped)}
+        tuned.eval()
+        before = record(
+            tuned, given, audited, place / "before", config=config, world=world, command=command, watch=watch
+        )
+        tuned.freeze(batch_norm=batch_norm, layers=freeze)
+        if run.second_order and not isinstance(run, Given):
+            fits = chunk_that_fits(tuned, given.pixels(given.train.images[:1]).to(world.device), m=run.m, batch=batch)
+            run = replace(run, chunk=chunk or run.chunk or fits)
+        outcome = train(run, place / "hardened", dataset=given, model=tuned, device=device, resume=True)
+        result = _as_it_was(tuned, model)
+        if not outcome.finished:
+            return Hardened(result, outcome, verdict(before), None, {}, None)
+        tuned.eval()
+        after = measure(
+            tuned, given, chosen(given, examples, seed=seed), audited, outcome.path,
+            world=world, command=command, watch=watch,
+        )  # fmt: skip
+        result.train(model.training)
+        difference = compare(judgement.sternest(before).records, _same(before, after).records)
+        page = _page(before, after, difference, place / "report.html", of=type(model).__name__) if world.leads else None
+    return Hardened(result, outcome, verdict(before), verdict(after), difference, page)
+
+
+def _run(
+    objective: str | Objective,
+    data: Dataset,
+    audited: Settings,
+    *,
+    steps: int,
+    batch: int,
+    lr: float,
+    seed: int,
+    changes: dict[str, Any],
+) -> Run:
+    """How to train: a short warm-started run at the audit's ε, changed as asked."""
+    eps = audited.base(data).eps
+    named = {"method": objective, "weight": WEIGHTS.get(objective, 1.0)} if isinstance(objective, str) else {}
+    quick = Run(
+        recipe="harden", dataset=data.name, eps=eps, attack_steps=7, step_size=eps / 4, m=10, m_attack=5,
+        lr=lr, schedule="cosine", warmup=max(1, steps // 20), steps=steps, batch=batch, seed=seed,
+        log_every=max(1, steps // 20), validate_every=max(1, steps // 4), checkpoint_every=max(1, steps // 6),
+    )  # fmt: skip
+    run = keys.change(quick, {**named, **changes})
+    if isinstance(objective, str):
+        return run
+    return Given(**_shallow(run), given=objective)
+
+
+def _shallow(run: Run) -> dict[str, Any]:
+    return {f.name: getattr(run, f.name) for f in fields(Run)}
+
+
+def _as_it_was(tuned: Subject, model: nn.Module) -> nn.Module:
+    """The user's module out of its wrapper, with the training and gradient flags its original has."""
+    flags = {name: p.requires_grad for name, p in model.named_parameters()}
+    for name, p in tuned.module.named_parameters():
+        p.requires_grad_(flags.get(name, True))
+    return tuned.module
+
+
+def _same(before: Audited, after: Audited) -> Any:
+    """The evaluation of `after` that matches the one of `before` that counts."""
+    summary = judgement.sternest(before).summary
+    same = (summary["protocol"], summary["map"])
+    return next(e for e in after.evaluations if (e.summary["protocol"], e.summary["map"]) == same)
+
+
+def _page(before: Audited, after: Audited, found: Mapping[str, Comparison], path: Path, *, of: str) -> Path:
+    rows = []
+    for key, title in TITLES.items():
+        if key in found:
+            d, p = found[key].difference, found[key].p_value
+            share = key != "kendall"
+            scale, digits = (100, 1) if share else (1, 3)
+            spread = f"[{scale * d.low:+.{digits}f}, {scale * d.high:+.{digits}f}]"
+            unit = " points" if share else ""
+            rows.append((title, f"{scale * d.value:+.{digits}f}{unit}", spread, f"{p:.3f}", str(d.n)))
+    said = "After minus before, example by example, with 95% intervals and the p-value of a paired test."
+    columns = ("", "Difference", "Interval", "p", "Examples")
+    changed = Section("Before and after", (said,), columns=columns, rows=tuple(rows))
+    verdicts = [
+        Section("Before", (verdict(before).headline,)),
+        Section(f"After {after.name}", (verdict(after).headline,), points=verdict(after).next_steps),
+    ]
+    return write_page(
+        [before, after], path, title=f"Hardening {of}",
+        opening=[*verdicts, changed], closing=judgement.closing(after, notes_of=before),
+    )  # fmt: skip

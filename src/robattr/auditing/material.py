@@ -1,0 +1,146 @@
+"""What an audit or a hardening works on: a folder of images, a dataset, or plain tensors, as one `Dataset`.
+
+What the user hands over as tensors reaches the model in that very shape: (N, features) for tables, (N, tokens, width)
+for embeddings, (N, C, H, W) for images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robattr import data as datasets
+from robattr._extras import need
+from robattr.data import Dataset, Split
+from robattr.data.image_folder import SUFFIXES
+from robattr.data.own import partition
+from robattr.errors import DataError, InvalidInput
+
+Data: TypeAlias = str | Path | Dataset | tuple[Any, Any] | Iterable[Any]
+"""A folder of class folders, a dataset's name, a `Dataset`, a pair (x, y), or a torch dataset of such pairs."""
+
+Bounds: TypeAlias = tuple[float, float]
+
+
+def material(
+    data: Data,
+    *,
+    bounds: Bounds = (0.0, 1.0),
+    size: int | None = None,
+    channels: int = 3,
+    classes: Sequence[str] | None = None,
+    held_out: float = 0.0,
+    seed: int = 0,
+) -> Dataset:
+    """The user's data as a `Dataset`.
+
+    size       side to which a folder's images are resized; None: their own, where all have one square size
+    channels   of a folder's images, 1 or 3
+    classes    the names of the model's outputs, in their order; a folder's class folders are looked up in it
+    held_out   share of each class set apart for validation, and as much for the test, where there are no such splits
+
+    Images that cannot be read are skipped and listed in `skipped`.
+    """
+    shares = {"validation": held_out, "test": held_out, "seed": seed}
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, str | Path):
+        if str(data) in datasets.names() and not Path(data).exists():
+            return datasets.load(str(data))
+        side = common_size(Path(data)) if size is None else size
+        with warnings.catch_warnings():  # the skipped files are listed, one by one, where a reader sees them
+            warnings.simplefilter("ignore")
+            found = datasets.from_folder(data, size=side, channels=channels, bounds=bounds, **shares)  # type: ignore[arg-type]
+        if found.name in datasets.names():  # a folder that happens to be called mnist is not MNIST
+            found = replace(found, name=f"folder {found.name}")
+        return found if classes is None else _relabelled(found, classes)
+    if isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(part, "shape") for part in data):
+        return _of_tensors(*data, bounds=bounds, classes=classes, held_out=held_out, seed=seed)
+    return datasets.from_dataset(data, bounds=bounds, classes=classes, **shares)  # type: ignore[arg-type]
+
+
+def common_size(folder: Path) -> int:
+    """The side of a folder's images where all are squares of one size; otherwise the user must choose."""
+    pillow: Any = need("PIL.Image", extra="data")
+    sizes: Counter[tuple[int, int]] = Counter()
+    for file in sorted(folder.expanduser().rglob("*")):
+        if file.suffix.lower() in SUFFIXES:
+            try:
+                with pillow.open(file) as picture:
+                    sizes[picture.size] += 1
+            except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError):
+                continue
+    if not sizes:
+        raise DataError(f"expected a folder of class folders of images, found no readable image in {folder}")
+    (width, height), _ = sizes.most_common(1)[0]
+    if len(sizes) > 1 or width != height:
+        shown = ", ".join(f"{w}×{h}" for (w, h), _ in sizes.most_common(3))
+        raise InvalidInput(f"the images are not squares of one size ({shown}): say what the model takes, --size 224")
+    return int(width)
+
+
+def chosen(data: Dataset, n: int | None, *, seed: int = 0) -> tuple[Tensor, Tensor, list[int]]:
+    """x, y and ids of n examples drawn from the test split (from all, where nothing was set apart), by rising position.
+
+    A folder is sorted by class: its first n images would be of one class.
+    """
+    split = data.test if len(data.test) else data.train
+    if n is not None and n < len(split):
+        order = torch.randperm(len(split), generator=torch.Generator().manual_seed(seed))
+        split = split.take(order[:n].sort().values)
+    return data.pixels(split.images), split.labels, split.ids.tolist()
+
+
+def digest(x: Tensor, y: Tensor) -> str:
+    """A short name of the examples' content: an audit is only continued on the same ones."""
+    found = hashlib.sha256()
+    for part in (x, y):
+        found.update(str(tuple(part.shape)).encode())
+        found.update(part.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def _of_tensors(
+    x: Any, y: Any, *, bounds: Bounds, classes: Sequence[str] | None, held_out: float, seed: int
+) -> Dataset:
+    inputs, labels = torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x).cpu(), torch.as_tensor(y).cpu()
+    low, high = bounds
+    if inputs.dtype == torch.uint8:
+        inputs = low + inputs.float() * ((high - low) / 255)
+    if not inputs.is_floating_point() or inputs.dim() < 2 or not len(inputs):
+        raise InvalidInput(
+            f"expected inputs (N, ...) of floats, or uint8 images, got {tuple(inputs.shape)} of {inputs.dtype}: "
+            "attribute token ids at their embeddings (robattr.auditing.Embedded)"
+        )
+    if labels.shape != (len(inputs),) or labels.is_floating_point():
+        raise InvalidInput(f"expected {len(inputs)} whole-number labels, got {tuple(labels.shape)} of {labels.dtype}")
+    whole = Split(inputs.float(), labels.long(), torch.arange(len(labels)))
+    parts = partition(whole.labels, validation=held_out, test=held_out, seed=seed)
+    train, held, tested = (whole.take(part) for part in parts)
+    titles = tuple(classes) if classes is not None else tuple(map(str, range(int(labels.max()) + 1)))
+    return Dataset("tensors", train, held, tested, classes=titles, bounds=bounds)
+
+
+def _relabelled(data: Dataset, classes: Sequence[str]) -> Dataset:
+    """The dataset with each class at its place in `classes`."""
+    place = {name: at for at, name in enumerate(classes)}
+    if missing := [name for name in data.classes if name not in place]:
+        raise InvalidInput(
+            f"the class folders {', '.join(map(repr, missing[:5]))} are not among the {len(place)} class names given: "
+            "name the folders as the classes are named"
+        )
+    table = torch.tensor([place[name] for name in data.classes])
+    splits = {
+        name: replace(split, labels=table[split.labels])
+        for name, split in (("train", data.train), ("validation", data.validation), ("test", data.test))
+    }
+    return replace(data, classes=tuple(classes), **splits)  # type: ignore[arg-type]

@@ -1,0 +1,32 @@
+"""Numbers as people type them: 8/255, 1e-2, 0.485,0.456,0.406. They are read, never evaluated."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import isfinite
+
+from robattr.errors import InvalidInput
+
+
+def number(text: str) -> float:
+    """`"8/255"` -> 0.0313…"""
+    try:
+        value = float(Fraction(text.strip()))
+    except (ValueError, ZeroDivisionError, OverflowError):
+        value = float("nan")
+    if not isfinite(value):
+        raise InvalidInput(f"expected a number such as 0.03 or 8/255, got {text!r}")
+    return value
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """`"0.485,0.456,0.406"` -> three numbers."""
+    return tuple(number(part) for part in text.split(","))
+
+
+def interval(text: str) -> tuple[float, float]:
+    """`"0,1"` -> (0.0, 1.0), the lower end first."""
+    ends = numbers(text)
+    if len(ends) != 2 or not ends[0] < ends[1]:
+        raise InvalidInput(f"expected two rising numbers such as 0,1 or 0,255, got {text!r}")
+    return ends[0], ends[1]

@@ -1,0 +1,109 @@
+"""An audit on disk: a run directory like any other, so that it can be interrupted, continued and rendered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from robattr.auditing.material import chosen, digest
+from robattr.auditing.settings import Settings
+from robattr.auditing.subject import Subject
+from robattr.data import Dataset
+from robattr.errors import CheckpointError, InvalidInput
+from robattr.evaluate.maps import saliency
+from robattr.evaluate.run import Place, discard, evaluate
+from robattr.report.runs import Run, read_run
+from robattr.train.checkpoint import write_atomically
+from robattr.train.directory import RunDirectory, environment, locked, read_config
+from robattr.train.distributed import World
+
+Watch: TypeAlias = Callable[[str, int, int], None]
+"""watch(title, done, total): told how far each evaluation is."""
+
+
+def silent(title: str, done: int, total: int) -> None:
+    """Watches nothing."""
+
+
+def record(
+    model: Subject,
+    data: Dataset,
+    settings: Settings,
+    folder: Path,
+    *,
+    config: Mapping[str, Any],
+    world: World,
+    fresh: bool = False,
+    command: str | None = None,
+    watch: Watch = silent,
+) -> Run:
+    """Make `folder` the run directory of an audit of `model`; what an earlier, interrupted one recorded is kept."""
+    x, y, ids = chosen(data, settings.examples, seed=settings.seed)
+    if not len(x):
+        raise InvalidInput("there are no examples to audit: the data are empty")
+    full = {
+        **config,
+        "dataset": data.name,
+        "bounds": list(data.bounds),
+        "preprocessing": {"mean": model.mean.tolist(), "std": model.std.tolist()} if model.preprocessed else None,
+        "maps": [map.name for map in settings.chosen_maps(data)],
+        "examples": digest(x, y),
+        "seed": settings.seed,
+    }
+    if world.leads:
+        _claim(RunDirectory(folder), full, world, command=command, fresh=fresh)
+    return measure(model, data, (x, y, ids), settings, folder, world=world, fresh=fresh, command=command, watch=watch)
+
+
+def measure(
+    model: Subject,
+    data: Dataset,
+    examples: tuple[Tensor, Tensor, list[int]],
+    settings: Settings,
+    folder: Path,
+    *,
+    world: World,
+    fresh: bool = False,
+    command: str | None = None,
+    watch: Watch = silent,
+) -> Run:
+    """Every protocol and map that `settings` asks for, recorded in the run directory `folder`."""
+    x, y, ids = examples
+    about = {"run": folder.name, "classes": list(data.classes), "command": command}
+    records = folder / "records"
+    for map in settings.chosen_maps(data):
+        values = int(saliency(map, model, x[:1].to(world.device), y[:1].to(world.device)).numel())
+        for protocol in settings.protocols(data, values=values):
+            if fresh and world.leads:
+                discard(records, protocol, map)
+            evaluate(
+                model, x, y,
+                protocol=protocol, map=map, ids=ids, place=Place(records, world.rank, world.size),
+                about={key: value for key, value in about.items() if value is not None},
+                progress=partial(watch, f"{protocol.name} {map.name}"),
+            )  # fmt: skip
+    return read_run(folder)
+
+
+def _claim(here: RunDirectory, config: Mapping[str, Any], world: World, *, command: str | None, fresh: bool) -> None:
+    """Write down what is audited, or see that an earlier audit in this place was of the same."""
+    foreign = here.path.exists() and not (here.path.is_dir() and (here.config.exists() or not any(here.path.iterdir())))
+    if foreign:
+        raise CheckpointError(f"{here.path} exists and is not an audit: choose another page name with -o")
+    here.path.mkdir(parents=True, exist_ok=True)
+    with locked(here.path):
+        was = read_config(here) if here.config.exists() else None
+        odd = [key for key in ("dataset", "bounds", "preprocessing", "examples") if was and was.get(key) != config[key]]
+        if odd and not fresh:
+            raise CheckpointError(
+                f"{here.path} holds an audit of other data or settings ({', '.join(odd)}): choose another page with "
+                "-o, or begin anew with --fresh"
+            )
+        made = environment(world) if command is None else {**environment(world), "command": command}
+        for path, content in ((here.config, config), (here.environment, made)):
+            write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())

@@ -1,0 +1,60 @@
+"""How closely an audit looks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from robattr.auditing.maps import maps
+from robattr.data import Dataset, names
+from robattr.errors import InvalidInput, nearest
+from robattr.evaluate import protocol as protocols
+from robattr.evaluate.maps import Saliency
+from robattr.evaluate.protocol import Protocol
+
+ProtocolName: TypeAlias = Literal["both", "paper", "strict"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How closely to look. Where eps, steps or points are None they are the dataset's own, else ε = 8/255 of the range,
+    50 steps, 100 points.
+    """
+
+    eps: float | None = None
+    maps: str | Sequence[str | Saliency] = "ig"
+    protocol: ProtocolName = "both"
+    examples: int | None = 100
+    steps: int | None = None
+    points: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.protocol not in ("both", "paper", "strict"):
+            raise InvalidInput(
+                f"unknown protocol {self.protocol!r}: {nearest(self.protocol, ('both', 'paper', 'strict'))}"
+            )
+        if self.eps is not None and not self.eps > 0:
+            raise InvalidInput(f"eps must be above 0, got {self.eps}")
+        for name in ("examples", "steps", "points"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise InvalidInput(f"{name} must be at least 1, got {value}")
+
+    def base(self, data: Dataset, *, values: int = 10) -> Protocol:
+        """The paper's protocol for these data and maps of that many values."""
+        made = protocols.scaled(data.name, pixels=values, bounds=data.bounds, eps=self.eps)
+        if self.eps is None and data.name in names():
+            made = protocols.paper(data.name)
+        steps, points = self.steps or made.steps, self.points or made.N
+        return replace(made, steps=steps, N=points, pgd_steps=min(made.pgd_steps, steps), seed=self.seed)
+
+    def chosen_maps(self, data: Dataset) -> list[Saliency]:
+        """The maps asked for."""
+        return maps(self.maps, points=self.base(data).N, bounds=data.bounds)
+
+    def protocols(self, data: Dataset, *, values: int) -> list[Protocol]:
+        """The protocols asked for."""
+        base = self.base(data, values=values)
+        each = {"paper": base, "strict": protocols.strict(base)}
+        return list(each.values()) if self.protocol == "both" else [each[self.protocol]]

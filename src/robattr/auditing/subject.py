@@ -1,0 +1,210 @@
+"""The user's model as the formula wants it: inputs within bounds go in, logits come out, in float32.
+
+    f(x) = logits(module((x − mean) / std))
+
+The preprocessing is part of the differentiated network: ε, bounds and maps live in the units of the data, not in those
+of the normalised input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from robattr.errors import InvalidInput, UnsupportedModel, nearest
+
+BatchNorm = Literal["frozen", "train"]
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """(x − mean) / std, per channel (axis 1), in the units of the data; one number serves every channel."""
+
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        if not self.mean or not self.std or any(not s > 0 for s in self.std):
+            raise InvalidInput(f"expected a mean and a positive std, per channel or one for all, got {self}")
+
+    @classmethod
+    def of(cls, given: Preprocessing | Mapping[str, Any] | None) -> Preprocessing | None:
+        """As given, or from Foolbox's `dict(mean=…, std=…)`."""
+        if given is None or isinstance(given, Preprocessing):
+            return given
+        if unknown := given.keys() - {"mean", "std", "axis"}:
+            raise InvalidInput(f"unknown preprocessing {sorted(unknown)}: expected mean and std, per channel")
+        if given.get("axis") not in (None, -3, 1):
+            raise InvalidInput(f"expected the channels on axis -3, got axis={given['axis']}: move them there")
+        return cls(_tuple(given.get("mean", 0.0)), _tuple(given.get("std", 1.0)))
+
+
+class Subject(nn.Module):
+    """A user's module behind its preprocessing, answering with logits.
+
+    Its weights are those of `module`, under the prefix "module." that `load_weights` drops again. `still` names the
+    batch-norm layers whose statistics `train()` does not wake.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, module: nn.Module, preprocessing: Preprocessing | None = None) -> None:
+        super().__init__()
+        self.module = module
+        self.preprocessed = preprocessing is not None
+        chosen = preprocessing or Preprocessing()
+        # Not part of the state: the weights alone are what a file of weights holds.
+        self.register_buffer("mean", torch.tensor(chosen.mean), persistent=False)
+        self.register_buffer("std", torch.tensor(chosen.std), persistent=False)
+        self.still: frozenset[str] = frozenset()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return logits(self.module(self.normalise(x)))
+
+    def normalise(self, x: Tensor) -> Tensor:
+        if not self.preprocessed:
+            return x
+        wide = (1, -1, *(1,) * (x.dim() - 2))
+        return (x - self.mean.view(wide)) / self.std.view(wide)
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        for name, part in self.named_modules():
+            if name in self.still:
+                part.training = False
+        return self
+
+    def freeze(self, *, batch_norm: BatchNorm, layers: Collection[str] = ()) -> None:
+        """Hold still the given layers and all inside them, and with "frozen" the statistics of every batch norm.
+
+        A frozen batch norm keeps its running statistics and still learns its scale and shift, unless its layer is
+        frozen too.
+        """
+        if batch_norm not in ("frozen", "train"):
+            raise InvalidInput(f"batch_norm must be 'frozen' or 'train', got {batch_norm!r}")
+        names = [name for name, _ in self.module.named_modules() if name]
+        for layer in layers:
+            if layer not in names:
+                raise InvalidInput(f"the model has no layer {layer!r} to freeze: {nearest(layer, names)}")
+            self.module.get_submodule(layer).requires_grad_(False)
+        if not any(p.requires_grad for p in self.parameters()):
+            raise InvalidInput("every parameter is frozen, so there is nothing to train: freeze fewer layers")
+        chosen = tuple(f"module.{layer}" for layer in layers)
+        self.still = frozenset(
+            name
+            for name, part in self.named_modules()
+            if isinstance(part, _BatchNorm)
+            and (batch_norm == "frozen" or name in chosen or name.startswith(tuple(f"{c}." for c in chosen)))
+        )
+
+
+def logits(out: Any) -> Tensor:
+    """The logits of what a model returned: a tensor, or `.logits` (Hugging Face), or the key "logits"."""
+    found = out if isinstance(out, Tensor) else getattr(out, "logits", None)
+    if found is None and isinstance(out, Mapping):
+        found = out.get("logits")
+    if not isinstance(found, Tensor):
+        raise UnsupportedModel(
+            f"expected logits (B, classes), or an output with .logits, got {type(out).__name__}: "
+            "wrap the model in a module that returns its logits"
+        )
+    return found
+
+
+def subject(
+    model: nn.Module,
+    *,
+    preprocessing: Preprocessing | Mapping[str, Any] | None = None,
+    device: torch.device | str | None = None,
+    copy: bool = False,
+) -> tuple[Subject, list[str]]:
+    """`model` ready for an audit, and what had to be done to it, in sentences.
+
+    The user's module is never changed: where its type, device or layers must be others, a copy is (or with `copy`).
+    """
+    module, notes = plain(model)
+    place = None if device is None else torch.device(device)
+    tensors = [*module.parameters(), *(b for b in module.buffers() if b.is_floating_point())]
+    kinds = {t.dtype for t in tensors if t.dtype != torch.float32 and t.is_floating_point()}
+    synced = [name for name, part in module.named_modules() if isinstance(part, nn.SyncBatchNorm)]
+    moves = place is not None and any(t.device != place for t in tensors)
+    if kinds or synced or moves or copy:
+        module = _copied(module)
+    if kinds:
+        module = module.float()
+        shown = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+        notes.append(f"weights in {shown} were converted to float32 in a copy: second derivatives need the precision")
+    if synced:
+        module = _without_sync(module)
+        notes.append(
+            f"{len(synced)} SyncBatchNorm layers became plain batch norm in a copy: they have no second derivative"
+        )
+    made = Subject(module, Preprocessing.of(preprocessing))
+    made.training = module.training
+    return (made if place is None else made.to(place)), notes
+
+
+def plain(model: nn.Module) -> tuple[nn.Module, list[str]]:
+    """The module inside torch.compile, DataParallel and DistributedDataParallel, and a note where there was one."""
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModel(f"expected a torch.nn.Module, got {type(model).__name__}: wrap the function in a module")
+    notes: list[str] = []
+    while True:
+        if isinstance(model, torch._dynamo.OptimizedModule):
+            inside = model._orig_mod
+        elif isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inside = model.module
+        else:
+            return model, notes
+        notes.append(f"taken out of {type(model).__name__}, which has no usable second derivative")
+        model = inside
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    try:
+        return deepcopy(module)
+    except (RuntimeError, TypeError) as cause:
+        raise UnsupportedModel(
+            f"the model cannot be copied ({cause}): give it in float32, on the right device, without SyncBatchNorm"
+        ) from cause
+
+
+def _without_sync(module: nn.Module) -> nn.Module:
+    """`module` with every SyncBatchNorm as the batch norm of the same weights and statistics."""
+    if isinstance(module, nn.SyncBatchNorm):
+        return _PlainBatchNorm.like(module)
+    for name, child in module.named_children():
+        setattr(module, name, _without_sync(child))
+    return module
+
+
+class _PlainBatchNorm(_BatchNorm):
+    """Batch norm for inputs of any rank, as SyncBatchNorm is."""
+
+    @classmethod
+    def like(cls, synced: nn.SyncBatchNorm) -> _PlainBatchNorm:
+        made = cls(
+            synced.num_features,
+            synced.eps,
+            synced.momentum,
+            affine=synced.affine,
+            track_running_stats=synced.track_running_stats,
+        )
+        made.load_state_dict(synced.state_dict())
+        made.training = synced.training
+        return made.to(next(iter(synced.state_dict().values())).device) if synced.state_dict() else made
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() < 2:
+            raise InvalidInput(f"batch norm expects inputs (B, C, ...), got {tuple(input.shape)}")
+
+
+def _tuple(value: float | Sequence[float] | Tensor) -> tuple[float, ...]:
+    return tuple(torch.as_tensor(value, dtype=torch.float64).reshape(-1).tolist())

@@ -1,0 +1,289 @@
+"""`robattr doctor`, `robattr audit` and `robattr harden`: bring your own model."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from robattr.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from robattr.auditing.record import Watch
+    from robattr.auditing.verdict import Verdict
+
+Model = Annotated[
+    str,
+    typer.Option(
+        help="package.module:factory, a function of yours without arguments that returns the module; it is imported "
+        "and run. Or a .safetensors file or run directory of robattr."
+    ),
+]
+Weights = Annotated[Path | None, typer.Option(help="Weights for it: .safetensors, or a .pt file of tensors alone.")]
+Data = Annotated[str, typer.Option(help="A folder with a folder of images for each class, or a dataset's name.")]
+Bounds = Annotated[str, typer.Option(help="Range of the inputs: 0,1 or 0,255.")]
+Mean = Annotated[str | None, typer.Option(help="Subtracted per channel inside the network: 0.485,0.456,0.406.")]
+Std = Annotated[str | None, typer.Option(help="Divided by, per channel: 0.229,0.224,0.225.")]
+Eps = Annotated[str | None, typer.Option(help="Radius of the attack in units of the bounds: 8/255.")]
+Size = Annotated[int | None, typer.Option(min=1, help="Side to which images are resized (default: their own).")]
+Channels = Annotated[int | None, typer.Option(min=1, help="1 or 3 (default: what the first convolution takes).")]
+Classes = Annotated[Path | None, typer.Option(help="A text file: the name of each output, one a line, in order.")]
+Maps = Annotated[str, typer.Option(help="Explanations: ig, sg, gi, smoothgrad, captum:Saliency, …")]
+Examples = Annotated[int, typer.Option(min=1, help="How many examples to audit.")]
+Seed = Annotated[int, typer.Option(help="Seed of the choice of examples and of the attacks.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
+Points = Annotated[int | None, typer.Option(min=1, help="Points of the path of integrated gradients.")]
+
+MARKS = {"ok": "[green]ok  [/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the program."""
+    app.command("audit")(audit)
+    app.command("harden")(harden)
+    app.command("doctor")(doctor)
+
+
+def audit(
+    model: Model,
+    data: Data,
+    bounds: Bounds = "0,1",
+    weights: Weights = None,
+    mean: Mean = None,
+    std: Std = None,
+    eps: Eps = None,
+    maps: Maps = "ig",
+    protocol: Annotated[str, typer.Option(help="both, paper, or strict.")] = "both",
+    examples: Examples = 100,
+    size: Size = None,
+    channels: Channels = None,
+    classes: Classes = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Iterations of the attack.")] = None,
+    points: Points = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page; records go to a folder beside it.")] = Path(
+        "audit.html"
+    ),
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew where an audit was begun.")] = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+) -> None:
+    """Attack the explanations of your model, and say in one page how far they hold.
+
+    It may be stopped at any moment: the same command continues.
+    """
+    from robattr.auditing import audit as begin
+    from robattr.auditing.numbers import interval, number
+
+    with _watching() as watch:
+        found = begin(
+            _model(model, weights), data,
+            bounds=interval(bounds), preprocessing=_preprocessing(mean, std),
+            eps=None if eps is None else number(eps), maps=maps, protocol=protocol,  # type: ignore[arg-type]
+            examples=examples, steps=steps, points=points, out=out, name=model.rpartition("/")[2],
+            size=size, channels=channels, classes=_names(classes), seed=seed, device=device,
+            fresh=fresh, command=_command(), watch=watch,
+        )  # fmt: skip
+    for note in found.notes:
+        _say(f"note: {note}")
+    if found.skipped:
+        _say(f"note: {len(found.skipped)} files are no readable images and were skipped; the page lists them")
+    _show(found.verdict)
+    if found.page is not None:
+        typer.echo(f"wrote {found.page}")
+
+
+def harden(
+    model: Model,
+    data: Data,
+    bounds: Bounds = "0,1",
+    weights: Weights = None,
+    mean: Mean = None,
+    std: Std = None,
+    objective: Annotated[str, typer.Option(help="ig-norm, ig-sum-norm, madry, input-gradient, …")] = "ig-sum-norm",
+    eps: Eps = None,
+    steps: Annotated[int, typer.Option(min=1, help="Updates.")] = 300,
+    batch: Annotated[int, typer.Option(min=1)] = 16,
+    lr: Annotated[str, typer.Option(help="Learning rate.")] = "1e-4",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other key of robattr train.")
+    ] = None,
+    batch_norm: Annotated[str, typer.Option(help="frozen: keep the running statistics; train: move them.")] = "frozen",
+    freeze: Annotated[str, typer.Option(help="Layers that keep their weights, with commas.")] = "",
+    chunk: Annotated[int | None, typer.Option(min=1, help="Nodes held in memory at once (default: what fits).")] = None,
+    maps: Maps = "ig",
+    examples: Examples = 50,
+    audit_steps: Annotated[int | None, typer.Option(min=1, help="Iterations of the audits' attack.")] = None,
+    points: Points = None,
+    size: Size = None,
+    channels: Channels = None,
+    classes: Classes = None,
+    held_out: Annotated[float, typer.Option(min=0, max=0.45, help="Share kept for the audits.")] = 0.1,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder for the runs and report.html.")] = Path(
+        "hardened"
+    ),
+    seed: Seed = 0,
+    device: Device = "auto",
+) -> None:
+    """Fine-tune your model so that its explanations hold, and audit it before and after.
+
+    It may be stopped at any moment: the same command continues.
+    """
+    from robattr.auditing import harden as begin
+    from robattr.auditing.numbers import interval, number
+    from robattr.train.settings import parse_word
+
+    with _watching() as watch:
+        found = begin(
+            _model(model, weights), data,
+            objective=objective, out=out, bounds=interval(bounds), preprocessing=_preprocessing(mean, std),
+            eps=None if eps is None else number(eps), steps=steps, batch=batch, lr=number(lr),
+            batch_norm=batch_norm,  # type: ignore[arg-type]
+            freeze=[part.strip() for part in freeze.split(",") if part.strip()], chunk=chunk,
+            changes=dict(parse_word(word) for word in set_ or []), maps=maps, examples=examples,
+            audit_steps=audit_steps, points=points, size=size, channels=channels, classes=_names(classes),
+            held_out=held_out, seed=seed, device=device, command=_command(), watch=watch,
+        )  # fmt: skip
+    if found.after is None:
+        number_ = found.outcome.stopped_by or signal.SIGTERM
+        _say(f"stopped after step {found.outcome.step} of {steps}, which is saved: the same command continues")
+        raise typer.Exit(128 + number_)
+    _say(f"before: {found.before.headline}")
+    _show(found.after)
+    typer.echo(f"wrote {found.page} and {found.outcome.path / 'model.safetensors'}")
+
+
+def doctor(
+    model: Model,
+    data: Annotated[str | None, typer.Option(help="A folder of class folders of images, or a dataset's name.")] = None,
+    bounds: Bounds = "0,1",
+    weights: Weights = None,
+    mean: Mean = None,
+    std: Std = None,
+    shape: Annotated[str | None, typer.Option(help="Of one input, where there are no data: 3,224,224.")] = None,
+    size: Size = None,
+    channels: Channels = None,
+    classes: Classes = None,
+    m: Annotated[int, typer.Option(min=1, help="Nodes of the path in the planned training.")] = 10,
+    m_attack: Annotated[int, typer.Option(min=1)] = 5,
+    attack_steps: Annotated[int, typer.Option(min=1)] = 7,
+    batch: Annotated[int, typer.Option(min=1)] = 16,
+    device: Device = "auto",
+) -> None:
+    """Check your model before hours are spent: what works, what does not, what to do, what it will cost.
+
+    Exit code 1 if a check failed.
+    """
+    from rich.console import Console
+    from rich.markup import escape
+
+    from robattr.auditing import Plan
+    from robattr.auditing import doctor as examine
+    from robattr.auditing.numbers import interval, numbers
+    from robattr.auditing.verdict import printable
+
+    found = examine(
+        _model(model, weights), data,
+        bounds=interval(bounds), preprocessing=_preprocessing(mean, std),
+        shape=None if shape is None else [int(side) for side in numbers(shape)],
+        size=size, channels=channels, classes=_names(classes),
+        plan=Plan(m, m_attack, attack_steps, batch), device=device,
+    )  # fmt: skip
+    console = Console(highlight=False)
+    for check in found.checks:
+        console.print(f"{MARKS[check.level]}  {check.name}: {escape(printable(check.finding))}")
+        if check.remedy:
+            console.print(f"      → {escape(check.remedy)}")
+    if not found.healthy:
+        raise typer.Exit(1)
+
+
+def _model(ref: str, weights: Path | None) -> nn.Module:
+    """The user's model. A factory is the user's own code: say so before running it."""
+    from robattr import models
+
+    if ":" in ref:
+        _say(f"importing {ref}: this runs its code")
+        made = models.from_factory(ref)
+    else:
+        made = models.load_model(ref)
+    return made if weights is None else models.load_weights(made, weights)
+
+
+def _preprocessing(mean: str | None, std: str | None) -> dict[str, Any] | None:
+    from robattr.auditing.numbers import numbers
+
+    given = {key: numbers(text) for key, text in (("mean", mean), ("std", std)) if text is not None}
+    return given or None
+
+
+def _names(path: Path | None) -> list[str] | None:
+    if path is None:
+        return None
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as cause:
+        raise InvalidInput(f"the class names {path} could not be read ({cause}): expected a text file") from cause
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _command() -> str:
+    return shlex.join(["robattr", *sys.argv[1:]])
+
+
+def _say(text: str) -> None:
+    from robattr.auditing.verdict import printable
+
+    typer.echo(printable(text), err=True)
+
+
+def _show(verdict: Verdict) -> None:
+    """The verdict as the page has it."""
+    from robattr.auditing.verdict import printable
+
+    typer.echo(printable(verdict.headline))
+    for line in verdict.findings:
+        typer.echo(f"  {printable(line)}")
+    for line in verdict.next_steps:
+        typer.echo(f"  → {printable(line)}")
+
+
+@contextmanager
+def _watching() -> Iterator[Watch]:
+    """A bar on the terminal's error stream while an evaluation runs, and none between two: training has its own."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    parts = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    bars: dict[str, tuple[Progress, Any]] = {}
+
+    def watch(title: str, done: int, total: int) -> None:
+        if title not in bars:
+            bar = Progress(TextColumn(title), *parts, console=console, disable=not console.is_terminal)
+            bars[title] = bar, bar.add_task(title, total=total)
+            bar.start()
+        bar, task = bars[title]
+        bar.update(task, completed=done)
+        if done >= total:
+            bar.stop()
+
+    try:
+        yield watch
+    finally:
+        for bar, _ in bars.values():
+            bar.stop()
