@@ -1,0 +1,44 @@
+"""The two sides of a comparison must compute the same thing; where they do not, there is no number to show.
+
+distance = ‖engine − port‖₂ / ‖port‖₂, the port in float32
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from robattr.bench.results import Agreement
+from robattr.errors import RobattrError
+
+ALLOWED = {"fp32": 1e-3, "tf32": 0.1, "bf16": 0.5}
+"""Of gradients of ‖IG‖₁ and of attribution maps.
+
+Why so wide in reduced precision: the gradient carries sign(IG_i) and, behind it, the active side of every ReLU. Where
+rounding flips a share p of them, the relative error is about 2√p, far above the rounding itself."""
+
+
+class Disagreement(RobattrError):  # noqa: N818 (the house names errors by what is wrong)
+    """The fast way and the obvious way differ by more than their arithmetic explains."""
+
+
+def distance(ours: Tensor, theirs: Tensor) -> float:
+    """‖ours − theirs‖₂ / ‖theirs‖₂ over all elements; nan where either holds one."""
+    a, b = ours.detach().double().cpu(), theirs.detach().double().cpu()
+    return float((a - b).norm() / b.norm())
+
+
+def agree(of: str, ours: Tensor, theirs: Tensor, *, allowed: float) -> Agreement:
+    """Their distance, or a Disagreement that says what differs and by how much."""
+    return within(of, distance(ours, theirs), allowed=allowed)
+
+
+def within(of: str, measured: float, *, allowed: float) -> Agreement:
+    """The same for a distance already measured."""
+    if math.isnan(measured) or measured > allowed:
+        raise Disagreement(
+            f"the engine and the eager port disagree on the {of}: distance {measured:.3g}, allowed {allowed:.3g}; "
+            "no time is reported for this case"
+        )
+    return Agreement(of, measured, allowed)

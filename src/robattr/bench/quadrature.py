@@ -1,0 +1,103 @@
+"""Equal accuracy: how many midpoints are as good as the reference's right ends, measured on the case itself.
+
+    IG            mean over examples of ‖IG_rule − IG_fine‖₁ / ‖IG_fine‖₁
+    ‖IG‖₁         mean of |‖IG_rule‖₁ − ‖IG_fine‖₁| / ‖IG_fine‖₁: the error of what is trained on
+    completeness  mean of |Σ IG_rule − (ℓ(x') − ℓ(x))| / |ℓ(x') − ℓ(x)|: what the literature watches
+
+at the x' that the adversary finds. Networks of ReLUs have gradients that jump, so IG itself gains less from midpoints
+(its error stays O(1/m), with a smaller constant) than its sums, where the jumps average out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from robattr.bench.results import Table
+from robattr.bench.subjects import Subject
+from robattr.formula.attribution import IG
+from robattr.formula.network import bind, second_order
+from robattr.formula.quadrature import Rule, midpoint, right
+from robattr.formula.scalars import cross_entropy
+
+EXAMPLES, FINE, CHUNK = 16, 400, 20
+ERRORS = ("IG", "‖IG‖₁", "completeness")
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Midpoints that match the reference by one of the errors: m in the update, m_attack in the attack."""
+
+    by: str
+    m: int
+    m_attack: int
+
+
+class Quadrature:
+    """The errors of rules on one case; each rule is evaluated once."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.run, few = subject.run, subject.first(EXAMPLES)
+        with second_order(few.model):
+            self._worst = few.objective(midpoint).attack(bind(few.model).detach(), few.x, few.y, start=few.start)
+        self._few, self._fine = few, attribution(few, midpoint(FINE), self._worst)
+        with torch.no_grad():
+            self._gain = cross_entropy(few.model, self._worst, few.y) - cross_entropy(few.model, few.x, few.y)
+        self._known: dict[Rule, dict[str, float]] = {}
+
+    def errors(self, rule: Rule) -> dict[str, float]:
+        """The three errors of a rule."""
+        if rule not in self._known:
+            ig, fine = attribution(self._few, rule, self._worst), self._fine
+            total = ig.flatten(1).sum(1)
+            values = (
+                norm(ig - fine) / norm(fine),
+                (norm(ig) - norm(fine)).abs() / norm(fine),
+                (total - self._gain).abs() / self._gain.abs(),
+            )
+            self._known[rule] = {name: float(value.mean()) for name, value in zip(ERRORS, values, strict=True)}
+        return self._known[rule]
+
+    def equal(self, by: str) -> Accuracy:
+        """The fewest midpoints whose error does not exceed that of the recipe's right ends."""
+
+        def fewest(reference: int) -> int:
+            bar = self.errors(right(reference))[by]
+            return next((m for m in range(1, reference) if self.errors(midpoint(m))[by] <= bar), reference)
+
+        return Accuracy(by, fewest(self.run.m), fewest(self.run.m_attack))
+
+    def table(self, found: list[Accuracy]) -> Table:
+        """The reference's rules and ours, with their errors."""
+        rows: list[tuple[str | float, ...]] = []
+
+        def add(use: str, who: str, name: str, rule: Rule) -> None:
+            rows.append((use, f"{name}({len(rule)})", who, *self.errors(rule).values()))
+
+        for use, reference in (("update", self.run.m), ("attack", self.run.m_attack)):
+            add(use, "reference", "right", right(reference))
+            for each in found:
+                m = each.m if use == "update" else each.m_attack
+                add(use, f"engine, equal error of {each.by}", "midpoint", midpoint(m))
+            add(use, "as many midpoints", "midpoint", midpoint(reference))
+        columns = ("for", "rule", "who", *(f"error of {name}" for name in ERRORS))
+        return Table(f"Relative quadrature errors, fine rule midpoint({FINE})", columns, tuple(rows))
+
+
+def fine_penalty(subject: Subject, worst: Tensor) -> float:
+    """mean ‖IG(x, x')‖₁ by the fine rule: how strong an adversary's x' is, whatever rule it looked through."""
+    few = subject.first(EXAMPLES)
+    return float(norm(attribution(few, midpoint(FINE), worst[:EXAMPLES])).mean())
+
+
+def attribution(subject: Subject, rule: Rule, worst: Tensor) -> Tensor:
+    """IG(x, x') without a graph, a few nodes at a time."""
+    with torch.no_grad():
+        return IG(rule=rule, chunk=CHUNK)(subject.model, subject.x, worst, subject.y)
+
+
+def norm(a: Tensor) -> Tensor:
+    """‖·‖₁ of each example."""
+    return a.flatten(1).abs().sum(1)
