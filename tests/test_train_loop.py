@@ -179,6 +179,12 @@ def test_an_existing_run_is_not_overwritten(tmp_path):
         go(QUICK, tmp_path / "file")
 
 
+def test_a_start_that_failed_leaves_nothing_in_the_way(tmp_path):
+    with pytest.raises(InvalidInput):
+        train(replace(QUICK, model="nothing"), tmp_path / "run", dataset=tiny_data(), device="cpu")
+    assert go(QUICK, tmp_path / "run")[1].finished
+
+
 def test_resuming_a_finished_run_changes_nothing(tmp_path):
     model, _ = go(QUICK, tmp_path / "run")
     again, outcome = go(QUICK, tmp_path / "run", resume=True)

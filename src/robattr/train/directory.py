@@ -37,6 +37,13 @@ class RunDirectory:
     path: Path
 
     @property
+    def begun(self) -> bool:
+        """Whether there is anything to lose: more than a start that failed before its first checkpoint left behind."""
+        if not self.path.is_dir():
+            return self.path.exists()
+        return any(entry not in (self.config, self.environment, self.path / ".lock") for entry in self.path.iterdir())
+
+    @property
     def config(self) -> Path:
         return self.path / "config.json"
 
@@ -68,19 +75,17 @@ def claim(path: Path, run: Run, *, world: World, resume: bool) -> Iterator[RunDi
     if not world.leads:
         yield here
         return
-    if not (resume or restarts()) and path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if here.begun and not (resume or restarts()):
         raise CheckpointError(
             f"{path} already exists: continue that run with --resume, or choose another directory with --out"
         )
     path.mkdir(parents=True, exist_ok=True)
     with locked(path):
-        if here.config.exists():
-            was = read_config(here)
-            if differing := checkpoint.differences(run, was):
-                raise CheckpointError(
-                    f"{path} holds a run of another configuration ({differing}): choose another --out, and "
-                    f"start from these weights with --set warm_start={path}"
-                )
+        if checkpoint.listed(here.checkpoints) and (differing := checkpoint.differences(run, read_config(here))):
+            raise CheckpointError(
+                f"{path} holds a run of another configuration ({differing}): choose another --out, and "
+                f"start from these weights with --set warm_start={path}"
+            )
         _write_json(here.config, run.as_dict())
         _write_json(here.environment, _with_past(here.environment, environment(world)))
         yield here
