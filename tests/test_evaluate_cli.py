@@ -72,6 +72,11 @@ def test_compare_pairs_two_runs(runs) -> None:
     assert shown.exit_code == 0, shown.output
     assert "Rank Corr." in shown.output
     assert "points" in shown.output
+    note = runs[1] / "records" / "paper-ig.settings"
+    whole = note.read_text()
+    note.write_text(whole.replace('"eps": 0.1', '"eps": 0.2'))
+    assert "not evaluated alike (eps 0.1 and 0.2)" in str(invoke("compare", *runs).exception)
+    note.write_text(whole)
 
 
 def test_other_radii_and_splits_have_names_of_their_own(runs, tmp_path: Path) -> None:

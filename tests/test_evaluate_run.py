@@ -78,6 +78,20 @@ def test_inputs_that_are_no_images(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.npz"))
 
 
+def test_the_model_is_left_as_it_was() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(), nn.Flatten(), nn.Linear(48, 3))
+    x = torch.rand(6, 1, 6, 6)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    y = net.eval()(x).argmax(dim=1)
+    net.train()
+    evaluate(net, x, y, protocol=TOY, map=IG)
+    assert all(module.training for module in net.modules())
+    assert all(p.requires_grad and p.grad is None for p in net.parameters())
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
 def test_curves_fall(plain) -> None:
     curves = plain.summary["curves"]
     for curve, axis in (("score_vs_iterations", "iterations"), ("score_vs_eps", "eps")):

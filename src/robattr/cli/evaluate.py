@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -108,7 +109,9 @@ def compare(
     from robattr.evaluate.records import read
     from robattr.evaluate.summary import compare as paired
 
-    sides = [read(run / "records" / f"{protocol}-{map_name}.jsonl") for run in (first, second)]
+    paths = [run / "records" / f"{protocol}-{map_name}.jsonl" for run in (first, second)]
+    sides = [read(path) for path in paths]
+    _check_alike(paths)
     table = Table(title=f"{second} − {first}, {protocol} protocol, {map_name} maps")
     for heading in ("", "difference", "95% interval", "p", "examples"):
         table.add_column(heading, justify="right" if heading else "left")
@@ -121,6 +124,14 @@ def compare(
             COLUMNS.get(name, name), format(scale * d.value, form) + unit, interval, f"{found.p_value:.4f}", str(d.n)
         )
     Console().print(table)
+
+
+def _check_alike(paths: list[Path]) -> None:
+    """Refuse to compare numbers that were measured differently."""
+    one, two = (json.loads(path.with_suffix(".settings").read_text(encoding="utf-8"))["settings"] for path in paths)
+    odd = [f"{key} {one.get(key)} and {two.get(key)}" for key in one if one[key] != two.get(key) and key != "weights"]
+    if odd:
+        raise InvalidInput(f"the two were not evaluated alike ({', '.join(odd)}): evaluate both with the same settings")
 
 
 def _subject(run: str, dataset: str | None, data_dir: Path | None) -> tuple[nn.Module, Dataset]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from robattr.formula.network import second_order
+
 SECOND_ORDER = 8  # peak of a double reverse pass of the twin, in units of what a forward pass keeps (measured: 6 to 11)
 CPU_BUDGET = 2**25  # about a core's cache: larger batches are slower on a CPU
 CUDA_SHARE = 0.4  # of the card's whole memory, so that equal cards cut equal batches
@@ -33,6 +35,7 @@ def bytes_per_row(model: nn.Module, x: Tensor) -> int:
         return t
 
     probe = x[:1].detach().clone().requires_grad_()
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda t: t):
+    hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda t: t)
+    with second_order(model), torch.enable_grad(), hooks:
         model(probe)
     return SECOND_ORDER * max(1, sum(kept.values()))
