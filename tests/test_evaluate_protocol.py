@@ -49,6 +49,8 @@ def test_another_radius_scales_the_steps_and_the_name() -> None:
     wide = paper("gtsrb").with_eps(16)
     assert (wide.name, wide.eps, wide.alpha, wide.pgd_alpha, wide.steps) == ("paper@16", 16, 2, 4, 50)
     assert strict(wide).name == "strict@16"
+    longer = paper("gtsrb").with_steps(300)
+    assert (longer.name, longer.steps, longer.alpha) == ("paper@300steps", 300, 1)
     with pytest.raises(InvalidInput, match="above 0"):
         wide.with_eps(0)
 

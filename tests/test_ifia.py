@@ -64,16 +64,22 @@ def naive_map(name: str, net: Net, x: Tensor, y: int, act) -> Tensor:
     return s * s.numel() / s.sum()
 
 
+def naive_step(name: str, net: Net, x: Tensor, y: int, clean: Tensor, z: Tensor | None = None) -> Tensor:
+    """One step from z (or x) away from the k largest pixels of the clean map, along the softplus net."""
+    z = x if z is None else z
+    mask = torch.zeros(clean.numel(), dtype=torch.bool)
+    mask[(-clean.flatten()).argsort(stable=True)[:K]] = True
+    v = z.detach().clone().requires_grad_()
+    (g,) = torch.autograd.grad(naive_map(name, net, v, y, F.softplus).flatten()[mask].sum(), v)
+    return (x + (z - ALPHA * g.sign() - x).clamp(-EPS, EPS)).clamp(0, 1).detach()
+
+
 def naive_attack(name: str, net: Net, x: Tensor, y: int, start: Tensor) -> tuple[list[Tensor], list[float], Tensor]:
     """Iterates, best Kendall so far, and the point it belongs to: the loop of the reference, literally."""
     clean = naive_map(name, net, x, y, F.relu).detach()
-    mask = torch.zeros(clean.numel(), dtype=torch.bool)
-    mask[(-clean.flatten()).argsort(stable=True)[:K]] = True
     z, best, kept, iterates, history = start, 1.0, x, [], []
     for _ in range(STEPS):
-        v = z.detach().clone().requires_grad_()
-        (g,) = torch.autograd.grad(naive_map(name, net, v, y, F.softplus).flatten()[mask].sum(), v)
-        z = (x + (z - ALPHA * g.sign() - x).clamp(-EPS, EPS)).clamp(0, 1).detach()
+        z = naive_step(name, net, x, y, clean, z)
         iterates.append(z)
         if int(net(z[None]).argmax()) == y:
             tau = kendalltau(clean.numpy(), naive_map(name, net, z, y, F.relu).detach().numpy()).statistic
@@ -225,6 +231,23 @@ def test_a_captum_method_can_be_scored(case) -> None:
     ours = IFIA(net, EPS, ALPHA, 4, k=K, map=gradient_input())(x, y)
     torch.testing.assert_close(theirs.score, ours.score, rtol=0, atol=1e-12)
     torch.testing.assert_close(theirs.perturbed, ours.perturbed, rtol=0, atol=1e-12)
+
+
+def test_a_transfer_attack_follows_the_other_net(case) -> None:
+    net, x, y = case
+    attack = IFIA(net, EPS, ALPHA, 4, k=K, map=integrated_gradients(N))
+    itself = replace(attack, source=net)(x, y)
+    torch.testing.assert_close(itself.perturbed, attack(x, y).perturbed, rtol=0, atol=0)
+    torch.manual_seed(8)
+    other = Net().double()
+    rows = [(b, 0) for b in range(len(x))]
+    clean = attack.map(net, x, y).detach()
+    walk = replace(attack, source=other).iterates(x, y, clean, start=x, rows=rows)
+    step = next(iter(walk))
+    assert torch.is_grad_enabled(), "a walk under way leaves the caller's gradient mode alone"
+    expected = torch.stack([naive_step("ig", other, x[b], int(y[b]), clean[b]) for b in range(len(x))])
+    torch.testing.assert_close(step.x, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(step.map, attack.map(net, step.x, y).detach())
 
 
 def test_each_kind_moves_what_it_aims_at(case) -> None:

@@ -43,6 +43,10 @@ def evaluate(
     maps: Annotated[str, typer.Option(help="Maps to attack, with commas: ig, sg, gi, smoothgrad.")] = "ig",
     examples: Annotated[int | None, typer.Option(min=1, help="The first N examples (default: all).")] = None,
     eps: Annotated[float | None, typer.Option(help="Another radius, in pixel units; steps scale along.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Another number of attack iterations.")] = None,
+    transfer: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Follow the gradients of this model instead: a transfer attack.")
+    ] = None,
     split: Annotated[str, typer.Option(help="test, or validation to choose settings by.")] = "test",
     dataset: Annotated[str | None, typer.Option(help="The dataset, where RUN does not say.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write (default: RUN/records).")] = None,
@@ -67,11 +71,15 @@ def evaluate(
     from robattr.train.distributed import join
 
     model, data = _subject(run, dataset, data_dir)
-    settings = _protocol(protocol, data, eps=eps, split=split)
+    settings = _protocol(protocol, data, eps=eps, steps=steps, split=split)
+    source = None if transfer is None else _subject(transfer, dataset, data_dir)[0]
+    if source is not None:
+        settings = replace(settings, name=f"{settings.name}@transfer")
     folder = out or (Path(run) / "records" if Path(run).is_dir() else Path("runs") / Path(run).stem / "records")
     x, y, ids = data.examples(split, examples)
     with join(device) as world, engine.precision(precision, world.device.type):
         model.to(world.device)
+        source = None if source is None else source.to(world.device)
         about = {"run": run, "split": split, "command": " ".join(["robattr", *sys.argv[1:]]), "precision": precision}
         for name in maps.split(","):
             map = by_name(name.strip(), N=settings.N, bounds=settings.bounds)
@@ -87,6 +95,7 @@ def evaluate(
                     protocol=settings,
                     map=map,
                     ids=ids.tolist(),
+                    source=source,
                     place=Place(folder, world.rank, world.size),
                     about=about,
                     compiled=world.device.type == "cuda" if compiled is None else compiled,
@@ -155,7 +164,7 @@ def _subject(run: str, dataset: str | None, data_dir: Path | None) -> tuple[nn.M
     return models.load_model(run), data.load(known, data_dir)
 
 
-def _protocol(name: str, data: Dataset, *, eps: float | None, split: str) -> Protocol:
+def _protocol(name: str, data: Dataset, *, eps: float | None, steps: int | None, split: str) -> Protocol:
     """The protocol of that name for the dataset, under a name of its own where anything differs from the default."""
     from robattr.evaluate import for_dataset, strict
 
@@ -165,6 +174,7 @@ def _protocol(name: str, data: Dataset, *, eps: float | None, split: str) -> Pro
         raise InvalidInput(f"expected --split test or validation, got {split!r}")
     chosen = for_dataset(data)
     chosen = chosen if eps is None else chosen.with_eps(eps)
+    chosen = chosen if steps is None else chosen.with_steps(steps)
     chosen = strict(chosen) if name == "strict" else chosen
     return chosen if split == "test" else replace(chosen, name=f"{chosen.name}@{split}")
 

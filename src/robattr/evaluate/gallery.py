@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from robattr.evaluate.agreement import kendall, topk_intersection
 from robattr.evaluate.diagnostics import curve_points
 from robattr.evaluate.ifia import IFIA
-from robattr.evaluate.maps import Saliency, saliency
+from robattr.evaluate.maps import saliency
 from robattr.evaluate.noise import Row
 from robattr.evaluate.protocol import Protocol
-from robattr.evaluate.suite import attribution_attacks
 from robattr.formula.network import second_order
 
 FIRST, WORST, TOGETHER = 24, 4, 8  # examples shown, of both kinds; and walked at once
@@ -39,11 +38,8 @@ def choose(records: Sequence[Record], first: int = FIRST, worst: int = WORST) ->
     return early + late[:worst]
 
 
-def walk(
-    model: nn.Module, x: Tensor, y: Tensor, records: Sequence[Record], *, protocol: Protocol, map: Saliency
-) -> Arrays:
+def walk(attacks: Sequence[IFIA], x: Tensor, y: Tensor, records: Sequence[Record], *, protocol: Protocol) -> Arrays:
     """The arrays of the file for examples x, y with those records: the walk that found each one's score, again."""
-    attacks = attribution_attacks(protocol, model, map, images=True)
     parts, order = [], []
     for number, attack in enumerate(attacks):
         chosen = [b for b, record in enumerate(records) if record["attack"] == number]

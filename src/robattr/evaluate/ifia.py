@@ -76,7 +76,8 @@ class IFIA:
     batches or processes.
 
     `adaptive` walks with momentum and step halving; `keep` adds −keep·relu(margin) so that the walk turns
-    back where the prediction flips. `guide` is the map to differentiate when `map` cannot be. `measures`
+    back where the prediction flips. `guide` is the map to differentiate when `map` cannot be; `source` the net to
+    take the direction from in place of `model` (a transfer attack). `measures`
     score (clean, perturbed) maps, 1 = alike; the first selects the iterate. With `batch` the passes are compiled for
     batches of that many examples, and shorter ones padded; None runs eagerly.
     """
@@ -96,6 +97,7 @@ class IFIA:
     adaptive: bool = False
     keep: float = 0.0
     target: Tensor | None = None
+    source: nn.Module | None = None
     measures: dict[str, Measure] = field(default_factory=lambda: {"kendall": kendall})
     seed: int = 0
     batch: int | None = None
@@ -104,7 +106,7 @@ class IFIA:
         names = torch.arange(len(x)) if ids is None else torch.as_tensor(ids)
         short = self.can_shorten(x).cpu()
         parts, order = [], []
-        with second_order(self.model):
+        with second_order(self.model), second_order(self.source or self.model):
             for attack, group in ((self.shortened(), short.nonzero()[:, 0]), (self, (~short).nonzero()[:, 0])):
                 fits = rows_that_fit(self.model, x, passes=max(attack.map.nodes, attack._guide.nodes))
                 size = max(1, min(fits // self.restarts, self.batch or fits))
@@ -116,25 +118,25 @@ class IFIA:
 
     def can_shorten(self, x: Tensor) -> Tensor:
         """(B,) bool: is the cheaper map of `shortened` provably the same in the whole ball around x?"""
-        return constant_along_ray(self.map, self.model, x, eps=self.eps)
+        nets = (self.model, self.source or self.model)
+        return torch.stack([constant_along_ray(self.map, net, x, eps=self.eps) for net in nets]).all(dim=0)
 
     def shortened(self) -> IFIA:
         """The same attack by the map's shortcut, if it has one."""
         return replace(self, map=self.map.along_ray or self.map)
 
+    @torch.no_grad()  # the decorator, unlike a `with`, does not leak into the caller between two yields
     def iterates(
         self, x: Tensor, y: Tensor, clean: Tensor, *, start: Tensor, rows: Sequence[noise.Row]
     ) -> Iterator[Iterate]:
         """Walk from `start` and show every point visited; x, y, clean (maps of x), start and rows are aligned."""
         climb, look = self._passes()
-        with torch.no_grad():
-            label = look(x, y)[1].argmax(dim=1)
-            smoothed = partial(self._smoothed, x, y)
-            r = reference(self.kind, clean, smoothed, k=self.k, target=self.target)
-            within, rand = LinfBall(self.eps, self.bounds), noise.source(rows, self.seed, 1)
-            for z in self._walk().iterates(lambda z: climb(z, y, r, label), x, within, start=start, rand=rand):
-                seen, logits = look(z, y)
-                yield Iterate(z, seen, logits.argmax(dim=1) == label)
+        label = look(x, y)[1].argmax(dim=1)
+        r = reference(self.kind, clean, partial(self._smoothed, x, y), k=self.k, target=self.target)
+        within, rand = LinfBall(self.eps, self.bounds), noise.source(rows, self.seed, 1)
+        for z in self._walk().iterates(lambda z: climb(z, y, r, label), x, within, start=start, rand=rand):
+            seen, logits = look(z, y)
+            yield Iterate(z, seen, logits.argmax(dim=1) == label)
 
     def starts(self, x: Tensor, rows: Sequence[noise.Row]) -> Tensor:
         """The first point of each row (id, restart)."""
@@ -157,15 +159,17 @@ class IFIA:
         return APGD(self.steps, 2 * self.eps) if self.adaptive else Fixed(self.steps, self.alpha)
 
     def _passes(self) -> tuple[passes.Climb, passes.Look]:
-        up = partial(passes.climb, self.model, self._guide, kind=self.kind, beta=self.beta, keep=self.keep)
+        source = self.source or self.model
+        up = partial(passes.climb, source, self._guide, kind=self.kind, beta=self.beta, keep=self.keep)
         at = partial(passes.look, self.model, self.map)
         if self.batch is None:
             return up(), at()
         key = (self._guide, self.kind, self.beta, self.keep, self.batch, self.restarts)
-        return passes.compiled(self.model, key, up), passes.compiled(self.model, (self.map, *key[4:]), at)
+        return passes.compiled(source, key, up), passes.compiled(self.model, (self.map, *key[4:]), at)
 
     def _smoothed(self, x: Tensor, y: Tensor) -> Tensor:
-        return self._guide(bind(self.model if self.beta == inf else smooth(self.model, self.beta)).detach(), x, y)
+        source = self.source or self.model
+        return self._guide(bind(source if self.beta == inf else smooth(source, self.beta)).detach(), x, y)
 
     def _attack(self, x: Tensor, y: Tensor, ids: Sequence[int]) -> Found:
         R, B = self.restarts, len(x)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from robattr.evaluate.agreement import kendall, tie_ceiling, topk_intersection
 from robattr.evaluate.diagnostics import completeness_gap, curve_points, vanishing
-from robattr.evaluate.ifia import Found
+from robattr.evaluate.ifia import IFIA, Found
 from robattr.evaluate.maps import Saliency, saliency
 from robattr.evaluate.protocol import Protocol
 from robattr.evaluate.suite import attribution_attacks, measures, noise_control, prediction_attacks
@@ -31,16 +31,18 @@ def measure(
     ids: Sequence[int],
     protocol: Protocol,
     map: Saliency,
+    source: nn.Module | None = None,
     batch: int | None = None,
 ) -> list[Record]:
     """The records of a block of examples. Their content depends on the block and the protocol alone.
 
-    With `batch`, at least the size of the block, the attribution attack is compiled.
+    With a `source` the attacks follow that net's gradients (a transfer attack). With `batch`, at least the size of the
+    block, the attribution attack is compiled.
     """
     with second_order(model), torch.no_grad():
         predicted = model(x).argmax(dim=1)
         withstood = torch.ones_like(predicted, dtype=torch.bool)
-        for attack in prediction_attacks(protocol, model):
+        for attack in prediction_attacks(protocol, source or model):
             withstood &= model(attack(x, y, ids=ids)).argmax(dim=1) == y
     records: list[Record] = [
         {
@@ -71,26 +73,18 @@ def measure(
         right, clean = right[usable], clean[usable]
     if len(right):
         names = [int(ids[b]) for b in right.tolist()]
-        rows = attribution_scores(model, x[right], y[right], clean, ids=names, protocol=protocol, map=map, batch=batch)
+        attacks = attribution_attacks(protocol, model, map, images=x.dim() == 4, source=source, batch=batch)
+        rows = attribution_scores(attacks, x[right], y[right], clean, ids=names, protocol=protocol)
         for b, row in zip(right.tolist(), rows, strict=True):
             records[b].update({**row, "diagnostics": {**records[b]["diagnostics"], **row["diagnostics"]}})
     return records
 
 
 def attribution_scores(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    clean: Tensor,
-    *,
-    ids: Sequence[int],
-    protocol: Protocol,
-    map: Saliency,
-    batch: int | None = None,
+    attacks: Sequence[IFIA], x: Tensor, y: Tensor, clean: Tensor, *, ids: Sequence[int], protocol: Protocol
 ) -> list[Record]:
     """The attribution part of the records of correctly classified examples with maps `clean`."""
-    images = x.dim() == 4
-    attacks = attribution_attacks(protocol, model, map, images=images, batch=batch)
+    images, model, map = x.dim() == 4, attacks[0].model, attacks[0].map
     each = [attack(x, y, ids=ids) for attack in attacks]
     chosen = torch.stack([found.score for found in each]).argmin(dim=0)  # the first of equals: the paper's own
     kept = reduce(torch.logical_or, (found.kept for found in each))

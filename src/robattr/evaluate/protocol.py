@@ -63,6 +63,12 @@ class Protocol:
             pgd_alpha=self.pgd_alpha * scale,
         )
 
+    def with_steps(self, steps: int) -> Protocol:
+        """The same evaluation with another number of iterations of the attribution attack."""
+        if steps < 1:
+            raise InvalidInput(f"expected at least 1 iteration, got {steps}")
+        return replace(self, name=f"{self.name}@{steps}steps", steps=steps)
+
     def settings(self) -> dict[str, Any]:
         """As JSON can hold it."""
         plain = asdict(self)

@@ -60,6 +60,7 @@ def evaluate(
     protocol: Protocol,
     map: Saliency,
     ids: Sequence[int] | None = None,
+    source: nn.Module | None = None,
     place: Place | None = None,
     about: dict[str, Any] | None = None,
     compiled: bool = False,
@@ -68,10 +69,12 @@ def evaluate(
     """Attack and measure `model` on the examples x, y under `protocol`, for one kind of map.
 
     With a `place`, records, summary and gallery are written there, and work done before is not done again. `about` is
-    added to the summary (run, command, ...). `compiled` compiles the attribution attack (worth it on a GPU).
+    added to the summary (run, command, ...). With a `source` the attacks follow that net's gradients: a transfer
+    attack. `compiled` compiles the attribution attack (worth it on a GPU).
     """
     began = time.monotonic()
-    job = _Job(model, x, y, list(range(len(x))) if ids is None else [int(i) for i in ids], protocol, map, compiled)
+    names = list(range(len(x))) if ids is None else [int(i) for i in ids]
+    job = _Job(model, x, y, names, protocol, map, source, compiled)
     check(model, x.to(job.device), y.to(job.device), job.ids, protocol)
     if place is None:
         records = job.measured(progress)
@@ -95,6 +98,7 @@ class _Job:
     ids: list[int]
     protocol: Protocol
     map: Saliency
+    source: nn.Module | None
     compiled: bool
 
     @property
@@ -124,7 +128,7 @@ class _Job:
     def block(self, at: Sequence[int]) -> list[Record]:
         x, y, ids = self.examples(at)
         batch = self.size if self.compiled else None
-        return measure(self.model, x, y, ids=ids, protocol=self.protocol, map=self.map, batch=batch)
+        return measure(self.model, x, y, ids=ids, protocol=self.protocol, map=self.map, source=self.source, batch=batch)
 
     def measured(self, progress: Progress) -> list[Record]:
         records: list[Record] = []
@@ -154,11 +158,12 @@ class _Job:
 
     def fingerprint(self) -> dict[str, Any]:
         """What records must share to be counted together."""
-        weights = hashlib.sha256()
-        for name, tensor in sorted(self.model.state_dict().items()):
-            weights.update(name.encode())
-            weights.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-        return {**self.protocol.settings(), "map": self.map.name, "weights": weights.hexdigest()[:16]}
+        return {
+            **self.protocol.settings(),
+            "map": self.map.name,
+            "weights": _digest(self.model),
+            "source": None if self.source is None else _digest(self.source),
+        }
 
     def summary(self, records: list[Record], about: dict[str, Any] | None, began: float) -> dict[str, Any]:
         made = {**summarise(records, self.protocol), "map": self.map.name, **(about or {})}
@@ -168,7 +173,9 @@ class _Job:
         scored = [r for r in records if r["kept"] is not None][:PROBED]
         if scored:
             x, y, ids = self.of(scored)
-            attack = attribution_attacks(self.protocol, self.model, self.map, images=x.dim() == 4)[0]
+            attack = attribution_attacks(self.protocol, self.model, self.map, images=x.dim() == 4, source=self.source)[
+                0
+            ]
             made["curves"]["score_vs_eps"] = score_against_eps(attack, x, y, ids=ids)
         made["alarms"] = alarms(made)
         versions = {"robattr": __version__, "torch": torch.__version__, "python": platform.python_version()}
@@ -180,8 +187,17 @@ class _Job:
         shown = gallery.choose(records)
         if shown and self.x.dim() == 4:
             x, y, _ = self.of(shown)
-            arrays = gallery.walk(self.model, x, y, shown, protocol=self.protocol, map=self.map)
+            attacks = attribution_attacks(self.protocol, self.model, self.map, images=True, source=self.source)
+            arrays = gallery.walk(attacks, x, y, shown, protocol=self.protocol)
             gallery.save(path.with_name(f"{path.stem}-gallery.npz"), arrays)
+
+
+def _digest(model: nn.Module) -> str:
+    weights = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        weights.update(name.encode())
+        weights.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return weights.hexdigest()[:16]
 
 
 def discard(folder: Path, protocol: Protocol, map: Saliency) -> None:

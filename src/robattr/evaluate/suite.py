@@ -34,7 +34,7 @@ def measures(protocol: Protocol, *, images: bool) -> dict[str, Measure]:
 
 
 def prediction_attacks(protocol: Protocol, model: nn.Module) -> list[PGDAttack]:
-    """The attacks behind Adv Acc: an example is robust if it withstands them all."""
+    """The attacks behind Adv Acc: an example is robust if it withstands them all. They follow `model`'s gradients."""
     p = protocol
     base = PGDAttack(model, p.eps, p.pgd_alpha, p.pgd_steps, bounds=p.bounds, seed=p.seed)
     if not p.strict:
@@ -44,7 +44,13 @@ def prediction_attacks(protocol: Protocol, model: nn.Module) -> list[PGDAttack]:
 
 
 def attribution_attacks(
-    protocol: Protocol, model: nn.Module, map: Saliency, *, images: bool, batch: int | None = None
+    protocol: Protocol,
+    model: nn.Module,
+    map: Saliency,
+    *,
+    images: bool,
+    source: nn.Module | None = None,
+    batch: int | None = None,
 ) -> list[IFIA]:
     """The attacks behind the attribution columns; with `batch`, compiled for that many examples.
 
@@ -62,6 +68,7 @@ def attribution_attacks(
         restarts=p.repeats,
         map=map,
         bounds=p.bounds,
+        source=source,
         measures=scores if p.strict else {name: scores[name] for name in ("kendall", "topk")},
         seed=p.seed,
         batch=batch,
