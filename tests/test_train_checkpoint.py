@@ -43,6 +43,15 @@ def test_any_torch_can_read_it_without_running_code(tmp_path):
     assert state["config"]["method"] == "ig-norm"
 
 
+def test_what_a_killed_writer_left_is_ignored_and_swept_up(tmp_path):
+    write(tmp_path, 10)
+    (tmp_path / ".step-000000020-0123456789abcdef.pt.99.tmp").write_bytes(b"half")
+    content, refused = checkpoint.load_latest(tmp_path, RUN)
+    assert (step_of(content), refused) == (10, [])
+    write(tmp_path, 20)
+    assert sorted(path.name[:14] for path in tmp_path.iterdir()) == ["step-000000010", "step-000000020"]
+
+
 def test_an_empty_folder_has_none(tmp_path):
     assert checkpoint.load_latest(tmp_path / "nowhere", RUN) == (None, [])
 

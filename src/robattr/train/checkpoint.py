@@ -66,6 +66,8 @@ def save(folder: Path, content: bytes, *, step: int, keep: int) -> Path:
     write_atomically(path, content)
     for old in [found for found in listed(folder) if found.step < step][: -(keep - 1)]:
         old.path.unlink(missing_ok=True)
+    for cut_short in folder.glob(".step-*.tmp"):  # by a process that was killed while it wrote
+        cut_short.unlink(missing_ok=True)
     return path
 
 
