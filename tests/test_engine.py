@@ -53,6 +53,22 @@ def test_compiled_is_eager(name: str, device: str) -> None:
     assert not fast.notes
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradients_add_up_like_torchs_and_fit_a_fused_optimiser(device: str) -> None:
+    net = NETS["softplus"]().to(device)
+    x, _, y = (t.to(device) for t in images())
+    x, rho = x.float(), MAKE["madry"](1.0, 0.3)
+    step = Step(net, compiled=True, backend="aot_eager" if device == "cpu" else "inductor")
+    start = rho.within.start(x)
+    _, once = step_of(step, rho, x, y, start)
+    step(rho, x, y, start=start)
+    for p, g in zip(net.parameters(), once, strict=True):
+        assert p.grad is not None
+        torch.testing.assert_close(p.grad, 2 * g, rtol=1e-4, atol=1e-6)
+        assert p.grad.stride() == p.stride()
+    torch.optim.Adam(net.parameters(), fused=True).step()
+
+
 def test_the_step_is_the_users_loop() -> None:
     net = NETS["leaky"]().double()
     x, _, y = images()

@@ -169,7 +169,11 @@ class _Plan:
                 gradients, loss, penalty, worst = self._run(rho.within, x, y, z, numbers)
         for name, p in self.model.named_parameters():
             if p.requires_grad:
-                p.grad = gradients[name].to(p.dtype) if p.grad is None else p.grad + gradients[name]
+                if (
+                    p.grad is None
+                ):  # laid out like the parameter, which fused optimisers ask for; never the graph's own memory
+                    p.grad = torch.zeros_like(p)
+                p.grad.add_(gradients[name])
         return Rho(loss, penalty, worst, rho.weight)
 
     def _run(
