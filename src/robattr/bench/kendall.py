@@ -41,7 +41,8 @@ def _size(
     n: int, count: int, device: torch.device, scipy: Callable[..., Any], pool: ProcessPoolExecutor | None, workers: int
 ) -> list[Comparison]:
     a, b = maps(n, count)
-    pairs = [(x, y) for x, y in zip(a.numpy(), b.numpy(), strict=True)]
+    # float64, because SciPy 1.18 rounds τ to the type of its arguments
+    pairs = [(x, y) for x, y in zip(a.double().numpy(), b.double().numpy(), strict=True)]
     on_device = a.to(device), b.to(device)
     ours = kendall(*on_device)
     engine = Side(f"batched, {device.type}", timed(lambda: kendall(*on_device), device).per(count))
