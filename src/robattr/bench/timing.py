@@ -53,7 +53,7 @@ def once(fn: Callable[[], object], device: torch.device, *, calls: int = 1) -> f
 
 
 def timed(fn: Callable[[], object], device: torch.device, *, repeats: int = 10, seconds: float = 5.0) -> Times:
-    """The median over `repeats` samples, fewer where they would take longer than `seconds`; warm-up excluded."""
+    """The median over `repeats` samples after a warm-up; fewer, but three, where they would exceed `seconds`."""
     return side_by_side([fn], device, repeats=repeats, seconds=seconds)[0]
 
 
@@ -66,7 +66,8 @@ def side_by_side(
         once(fn, device)
         first = once(fn, device)
         calls = max(1, round(SHORTEST / max(first, 1e-7)))
-        plans.append((fn, calls, max(1, min(repeats, int(seconds / max(first * calls, 1e-7))))))
+        fits = int(seconds / max(first * calls, 1e-7))
+        plans.append((fn, calls, min(repeats, max(fits, 3 if first < seconds else 1))))
     samples: list[list[float]] = [[] for _ in ways]
     for turn in range(repeats):
         for (fn, calls, wanted), taken in zip(plans, samples, strict=True):

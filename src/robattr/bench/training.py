@@ -48,6 +48,7 @@ def measure(name: str, device: torch.device, arithmetic: str, *, rates: Rates, q
         it.setting,
         comparisons=(_fastest(gradients), *(_fastest([c for c, _ in step]) for step in steps)),
         tables=(
+            *_ways(ways, device, [gradients, *([c for c, _ in step] for step in steps)]),
             quadrature.table(levels),
             strength(it, [(level, step[0][1]) for level, step in zip(levels, steps, strict=True)]),
             precisions(it),
@@ -58,6 +59,15 @@ def measure(name: str, device: torch.device, arithmetic: str, *, rates: Rates, q
 
 def _fastest(measured: list[Comparison]) -> Comparison:
     return min(measured, key=lambda c: c.engine.times.ms)
+
+
+def _ways(ways: list[How], device: torch.device, measured: list[list[Comparison]]) -> list[Table]:
+    """Every way that was tried, where there are several."""
+    rows: list[tuple[str | float, ...]] = []
+    for each in measured:
+        rows.append((each[0].what, *(c.engine.times.ms for c in each), each[-1].compile_s))
+    columns = ("what", *(f"{how.describe(device)} (ms)" for how in ways), "compile s")
+    return [Table("Ways the engine can run here", columns, tuple(rows))] if len(ways) > 1 else []
 
 
 def compare_gradients(it: Subject, how: How, rates: Rates) -> Comparison:
