@@ -26,8 +26,8 @@ from robattr.errors import InvalidInput, RobattrError
 from robattr.evaluate import paper
 from robattr.evaluate.maps import integrated_gradients, saliency
 from robattr.formula import IG, LinfBall, midpoint, right
-from robattr.formula.objectives import spread
 from robattr.models import resnet, small_cnn, smooth
+from robattr.objectives import spread
 
 CPU, FP32, RATES = torch.device("cpu"), How("fp32", compiled=False), Rates(1e9, 1e9)
 

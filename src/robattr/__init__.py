@@ -8,6 +8,7 @@ Every part is a value that can be swapped; `robattr.objectives` composes them in
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from robattr import objectives as objectives
 from robattr._version import __version__ as __version__
 from robattr.errors import RobattrError as RobattrError
 from robattr.formula import IG as IG
@@ -36,7 +37,6 @@ from robattr.formula import linf as linf
 from robattr.formula import logit as logit
 from robattr.formula import margin as margin
 from robattr.formula import midpoint as midpoint
-from robattr.formula import objectives as objectives
 from robattr.formula import polyline as polyline
 from robattr.formula import power as power
 from robattr.formula import right as right
@@ -47,10 +47,20 @@ if _TYPE_CHECKING:
     from robattr.auditing import audit as audit
     from robattr.auditing import doctor as doctor
     from robattr.auditing import harden as harden
+    from robattr.evaluate import IFIA as IFIA
+    from robattr.evaluate import PGDAttack as PGDAttack
+    from robattr.models import load_model as load_model
+    from robattr.models import smooth as smooth
+
+_LATER = {
+    **dict.fromkeys(("audit", "doctor", "harden"), "robattr.auditing"),
+    **dict.fromkeys(("IFIA", "PGDAttack"), "robattr.evaluate"),
+    **dict.fromkeys(("load_model", "smooth"), "robattr.models"),
+}
 
 
 def __getattr__(name: str) -> object:
-    """`audit`, `harden` and `doctor` bring the whole house with them: they are imported when first asked for."""
-    if name in ("audit", "harden", "doctor"):
-        return getattr(_import_module("robattr.auditing"), name)
+    """Names that bring more of the house with them are imported when first asked for."""
+    if name in _LATER:
+        return getattr(_import_module(_LATER[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

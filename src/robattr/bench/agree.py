@@ -19,7 +19,7 @@ Why so wide in reduced precision: the gradient carries sign(IG_i) and, behind it
 rounding flips a share p of them, the relative error is about 2√p, far above the rounding itself."""
 
 
-class Disagreement(RobattrError):  # noqa: N818 (the house names errors by what is wrong)
+class Disagreement(RobattrError):
     """The fast way and the obvious way differ by more than their arithmetic explains."""
 
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from robattr import objectives
 from robattr.bench.results import Case, Table
 from robattr.bench.timing import timed
 from robattr.engine import Step
-from robattr.formula import PGD, LinfBall, objectives
+from robattr.formula import PGD, LinfBall
 
 
 @dataclass(frozen=True)

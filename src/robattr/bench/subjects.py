@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from robattr import data, models, recipes
+from robattr import data, models, objectives, recipes
 from robattr.bench import naive
-from robattr.formula import PGD, LinfBall, Robust, objectives
+from robattr.formula import PGD, LinfBall, Robust
 from robattr.formula.quadrature import Rules, right
 from robattr.train.run import Run
 

@@ -27,8 +27,8 @@ from robattr.engine import Step, precision
 from robattr.formula import PGD, Robust
 from robattr.formula.attribution import IG
 from robattr.formula.objective import Rho
-from robattr.formula.objectives import spread
 from robattr.formula.quadrature import midpoint, right
+from robattr.objectives import spread
 
 MEMORY_EXAMPLES = 8
 

@@ -1,7 +1,7 @@
 """The command line: thin, lazy, and polite about mistakes.
 
-One file per group of commands; each has `register(app)`. Torch and everything heavier is imported inside the commands, so
-that `robattr --help` is immediate.
+One file per group of commands; each has `register(app)`. Torch and everything heavier is imported inside the commands,
+so that `robattr --help` is immediate.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """The formula: pure functions of (parameters, x, x', y), and nothing but torch (and NumPy for the Gauss nodes)."""
 
-from robattr.formula import objectives as objectives
 from robattr.formula.adversary import PGD as PGD
 from robattr.formula.attribution import IG as IG
 from robattr.formula.change import Change as Change

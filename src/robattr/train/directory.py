@@ -26,7 +26,7 @@ from robattr.train.distributed import World, restarts
 from robattr.train.run import Run
 
 
-class InUse(CheckpointError):  # noqa: N818 (the house names errors by what is wrong)
+class InUse(CheckpointError):
     """Another process holds the directory."""
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 
+from robattr import objectives
 from robattr.errors import InvalidInput
 from robattr.formula import (
     PGD,
@@ -18,7 +19,6 @@ from robattr.formula import (
     Robust,
     displacement,
     l2,
-    objectives,
     power,
 )
 from robattr.formula.quadrature import Rules, gauss_legendre, left, midpoint, right
