@@ -40,11 +40,12 @@ class Iterate:
 class Found:
     """What the attack found, per example (B,). Where nothing lowered the score: `perturbed` is x, score 1, iterate 0.
 
-    kept       some iterate kept the prediction (else the attack failed, however fragile the example) score
-    the lowest first measure over prediction-keeping iterates; perturbed, map, iterate, restart belong to it
-    worst      for every measure its own lowest value over all prediction-keeping iterates history    (B,
-    steps) of every measure its lowest value so far flips      share of iterates that changed the prediction
-    still      share of restarts whose first step moved nothing: the direction vanished
+    kept      some iterate kept the prediction (else the attack failed, however fragile the example)
+    score     the lowest first measure over prediction-keeping iterates; perturbed, map, iterate, restart belong to it
+    worst     for every measure its own lowest value over all prediction-keeping iterates
+    history   (B, steps) of every measure: its lowest value so far
+    flips     share of iterates that changed the prediction
+    still     share of restarts whose first step moved nothing: the direction vanished
     """
 
     perturbed: Tensor

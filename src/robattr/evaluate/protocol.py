@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 class Protocol:
     """Settings of one evaluation, in the units of x.
 
-    eps, alpha, steps, k   the attribution attack: radius, step, iterations P, size of the top-k mask it
-    attacks eval_k                 k of the reported top-k intersection N                      points of the
-    IG map repeats                runs of the attack; the lowest Kendall counts (restart 0 from x, others one
-    random step away) pgd_alpha, pgd_steps   the prediction attack behind Adv Acc sweep
-    strict only: (softplus β, random restarts) pairs of the adaptive attack; inf is the true net keep
-    strict only: weight of the term that keeps the label
+    eps, alpha, steps, k  the attribution attack: radius, step, iterations P, size of the top-k mask it attacks
+    eval_k                k of the reported top-k intersection
+    N                     points of the IG map
+    repeats               runs of the attack, of which the lowest Kendall counts: the first from x, the others one
+                          random step away
+    pgd_alpha, pgd_steps  the prediction attack behind Adv Acc
+    sweep                 strict only: (softplus β, random restarts) of the adaptive attack; inf is the true net
+    keep                  strict only: weight of the term that keeps the label
     """
 
     name: str
