@@ -134,19 +134,21 @@ def test_a_training_case_has_all_its_parts(small: Subject) -> None:
 
 
 def test_an_ifia_case_agrees(small: Subject) -> None:
-    case = ifia.measure("mini", CPU, "fp32", quick=True)
+    case = ifia.measure("mini", CPU, "fp32", rates=RATES, quick=True)
     (comparison,) = case.comparisons
     assert [a.of for a in comparison.agreement] == [
         "attribution map, fp32",
         "attack direction, fp32",
         "first step, as timed (fp32)",
     ]
+    assert comparison.roofline is not None
+    assert 0 < comparison.roofline.operations <= comparison.roofline.baseline_operations
     for _, alone, together in case.tables[0].rows:
         assert alone == pytest.approx(together, abs=0.05)
 
 
 def test_kendall_rows_agree_with_scipy() -> None:
-    rows = kendall._size(40, 3, CPU, kendalltau, None, 1)
+    rows = kendall.sized(40, 3, CPU, kendalltau, None, 1)
     assert [row.baseline.what for row in rows] == ["SciPy in a loop", "n × n formula, cpu"]
     assert all(row.agreement[0].measured < 1e-12 for row in rows)
 
@@ -198,7 +200,7 @@ def test_a_corrupted_map_is_found(monkeypatch: pytest.MonkeyPatch, small: Subjec
     honest = ifia.saliency
     monkeypatch.setattr(ifia, "saliency", lambda *args: honest(*args).roll(1, -1))
     with pytest.raises(Disagreement, match="attribution map"):
-        ifia.measure("mini", CPU, "fp32", quick=True)
+        ifia.measure("mini", CPU, "fp32", rates=RATES, quick=True)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

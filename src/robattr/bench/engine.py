@@ -91,7 +91,7 @@ def training_step(subject: Subject, rho: Robust, how: How) -> tuple[Callable[[],
     The learning rate is zero: the same work, and every repeat starts from the same weights.
     """
     step = Step(subject.model, compiled=how.compiled, arithmetic=how.arithmetic)
-    optimizer = make_optimizer(subject, fused=True)
+    optimizer = make_optimizer(subject)
 
     def run() -> object:
         optimizer.zero_grad()
@@ -102,12 +102,12 @@ def training_step(subject: Subject, rho: Robust, how: How) -> tuple[Callable[[],
     return run, step
 
 
-def make_optimizer(subject: Subject, *, fused: bool) -> torch.optim.Optimizer:
-    """The recipe's optimiser at rate 0."""
+def make_optimizer(subject: Subject) -> torch.optim.Optimizer:
+    """The recipe's optimiser at rate 0, the same for both sides."""
     parameters = list(subject.model.parameters())
     if subject.run.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=0.0, fused=fused or None)
-    return torch.optim.SGD(parameters, lr=0.0, momentum=subject.run.momentum, fused=fused or None)
+        return torch.optim.Adam(parameters, lr=0.0)
+    return torch.optim.SGD(parameters, lr=0.0, momentum=subject.run.momentum)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def work_of_gradient(subject: Subject, change: Change, *, m: int, arithmetic: st
     """Of one attack gradient with m nodes: inputs and parameters read, one gradient written."""
     plain, _ = attack_gradient(subject, change, How("fp32", compiled=False))
     parameters = size_of(*subject.model.parameters())
-    return Work(operations(plain), parameters + 3 * size_of(subject.x), _kept(subject, m, arithmetic))
+    return Work(operations(plain), parameters + 3 * size_of(subject.x), kept_traffic(subject, m, arithmetic))
 
 
 def work_of_step(subject: Subject, rho: Robust, *, m: int, m_attack: int, arithmetic: str) -> Work:
@@ -151,10 +151,11 @@ def work_of_step(subject: Subject, rho: Robust, *, m: int, m_attack: int, arithm
     total = update + steps * (count(1) - update)
     subject.model.zero_grad()
     moved = steps * (parameters + 3 * images) + 4 * parameters + 2 * images  # θ, ∇θ and the optimiser's state
-    return Work(total, moved, _kept(subject, m + steps * m_attack, arithmetic))
+    return Work(total, moved, kept_traffic(subject, m + steps * m_attack, arithmetic))
 
 
-def _kept(subject: Subject, nodes: int, arithmetic: str) -> float:
+def kept_traffic(subject: Subject, nodes: int, arithmetic: str) -> float:
+    """Bytes to write and read once what the forward passes at `nodes` points of every example keep."""
     width = 0.5 if arithmetic == "bf16" else 1.0
     kept = bytes_per_row(subject.model, subject.x) / SECOND_ORDER  # by one forward pass of one example
     return width * 2 * kept * len(subject.x) * nodes

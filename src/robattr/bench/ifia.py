@@ -10,9 +10,11 @@ from torch import Tensor
 from robattr._extras import need
 from robattr.bench import naive
 from robattr.bench.agree import ALLOWED, agree, within
+from robattr.bench.counting import operations, size_of
+from robattr.bench.engine import Work, kept_traffic
 from robattr.bench.results import Agreement, Case, Comparison, Side, Table
 from robattr.bench.subjects import DATASETS, Subject, subject
-from robattr.bench.timing import once, side_by_side
+from robattr.bench.timing import Rates, once, side_by_side
 from robattr.engine import precision
 from robattr.evaluate import passes
 from robattr.evaluate.agreement import top_k_mask
@@ -26,7 +28,7 @@ CHECKED = 3  # examples
 FLIPPED = {"fp32": 0.01, "tf32": 0.05, "bf16": 0.2}  # share of pixels whose sign rounding may turn
 
 
-def measure(name: str, device: torch.device, arithmetic: str, *, quick: bool) -> Case:
+def measure(name: str, device: torch.device, arithmetic: str, *, rates: Rates, quick: bool) -> Case:
     """The paper's attack on that net: maps and directions of both sides agree, then a few iterations are timed."""
     need("scipy.stats", extra="eval")
     batch = 1000 if device.type == "cuda" else 32
@@ -53,6 +55,7 @@ def measure(name: str, device: torch.device, arithmetic: str, *, quick: bool) ->
         Side(f"one example at a time, N = {N}, SciPy's Kendall, fp32", slow.per(steps)),
         Side(f"{compiled}batch of {len(it.x)}, {arithmetic}", quicker.per(steps * len(it.x))),
         tuple(agreement),
+        _work(it, ours, arithmetic).over(rates, baseline=_port_operations(it, theirs)),
         compile_s=0.0 if ours.batch is None else max(0.0, begun - quicker.ms / 1e3),
         per="example and iteration",
     )
@@ -88,6 +91,25 @@ def _port_direction(it: Subject, i: int, theirs: naive.Fragility) -> tuple[Tenso
     clean = naive.saliency(it.model, x, y, N)
     top = clean.flatten().argsort()[-theirs.k :]
     return clean, theirs.direction(naive.twin(it.model), x, y, top)[0] / clean.numel()
+
+
+def _work(it: Subject, ours: IFIA, arithmetic: str) -> Work:
+    """Of one iteration of one example: the second derivative of the twin's map, and the true net's map."""
+    few = it.first(CHECKED)
+    attack = replace(ours, batch=None, measures={"none": lambda a, _: a.new_zeros(len(a))})
+    one, two = (operations(lambda n=n: replace(attack, steps=n)(few.x, few.y)) for n in (1, 2))  # type: ignore[misc]
+    nodes = ours.shortened().map.nodes if bool(ours.can_shorten(few.x).all()) else N
+    moved = 3 * size_of(it.x[:1]) + size_of(*it.model.parameters()) / len(it.x)
+    return Work((two - one) / len(few.x), moved, 2 * kept_traffic(it.first(1), nodes, arithmetic))
+
+
+def _port_operations(it: Subject, theirs: naive.Fragility) -> float:
+    soft = naive.twin(it.model)
+    counts = [
+        operations(lambda n=n: replace(theirs, steps=n)(it.model, soft, it.x[:1], it.y[:1]))  # type: ignore[misc]
+        for n in (1, 2)
+    ]
+    return float(counts[1] - counts[0])
 
 
 def _first_step(it: Subject, found: Found, theirs: naive.Fragility, arithmetic: str) -> Agreement:

@@ -78,12 +78,12 @@ def _measures(
 ) -> Iterable[tuple[str, Callable[[], Case]]]:
     for name in wanted:
         if name == "kendall":
-            yield name, partial(kendall.measure, device, quick=quick)
+            yield name, partial(kendall.measure, device, rates=rates, quick=quick)
         elif name == "scaling":
             yield name, partial(scaling.measure, device, arithmetic, quick=quick)
         elif name == "ifia":
             for net in IFIA_NETS[device.type]:
-                yield f"ifia {net}", partial(ifia.measure, net, device, arithmetic, quick=quick)
+                yield f"ifia {net}", partial(ifia.measure, net, device, arithmetic, rates=rates, quick=quick)
         else:
             yield name, partial(training.measure, name, device, arithmetic, rates=rates, quick=quick)
 

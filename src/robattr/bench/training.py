@@ -31,6 +31,7 @@ from robattr.formula.quadrature import midpoint, right
 from robattr.objectives import spread
 
 MEMORY_EXAMPLES = 8
+CPU = torch.device("cpu")
 
 
 def measure(name: str, device: torch.device, arithmetic: str, *, rates: Rates, quick: bool) -> Case:
@@ -38,36 +39,30 @@ def measure(name: str, device: torch.device, arithmetic: str, *, rates: Rates, q
     it = subject(name, device, quick=quick)
     ways = [How(arithmetic, compiled=True)] if device.type == "cuda" else [How(arithmetic, compiled=False)]
     if device.type == "cpu" and not quick:
-        ways.append(How(arithmetic, compiled=True))  # not always faster on a CPU: both are measured
+        ways.append(How(arithmetic, compiled=True))  # not always faster on a CPU: both are tried
     quadrature = Quadrature(it)
     levels = [quadrature.equal("IG"), quadrature.equal("‖IG‖₁")]
     gradients = [compare_gradients(it, how, rates) for how in ways]
-    steps = [[compare_steps(it, how, level, rates) for how in ways] for level in levels]
+    best = min(range(len(ways)), key=lambda i: gradients[i].engine.times.ms)
+    steps = [compare_steps(it, ways[best], level, rates) for level in levels]
     return Case(
         name,
         it.setting,
-        comparisons=(_fastest(gradients), *(_fastest([c for c, _ in step]) for step in steps)),
+        comparisons=(gradients[best], *(comparison for comparison, _ in steps)),
         tables=(
-            *_ways(ways, device, [gradients, *([c for c, _ in step] for step in steps)]),
+            *([_ways(ways, gradients)] if len(ways) > 1 else []),
             quadrature.table(levels),
-            strength(it, [(level, step[0][1]) for level, step in zip(levels, steps, strict=True)]),
+            strength(it, [(level, rho) for level, (_, rho) in zip(levels, steps, strict=True)]),
             precisions(it),
             memory(it, quick=quick),
         ),
     )
 
 
-def _fastest(measured: list[Comparison]) -> Comparison:
-    return min(measured, key=lambda c: c.engine.times.ms)
-
-
-def _ways(ways: list[How], device: torch.device, measured: list[list[Comparison]]) -> list[Table]:
-    """Every way that was tried, where there are several."""
-    rows: list[tuple[str | float, ...]] = []
-    for each in measured:
-        rows.append((each[0].what, *(c.engine.times.ms for c in each), each[-1].compile_s))
-    columns = ("what", *(f"{how.describe(device)} (ms)" for how in ways), "compile s")
-    return [Table("Ways the engine can run here", columns, tuple(rows))] if len(ways) > 1 else []
+def _ways(ways: list[How], gradients: list[Comparison]) -> Table:
+    """The attack gradient in every way that was tried; the fastest does the rest."""
+    rows = tuple((how.describe(CPU), c.engine.times.ms, c.compile_s) for how, c in zip(ways, gradients, strict=True))
+    return Table("Ways the engine can run here, attack gradient", ("way", "ms", "compile s"), rows)
 
 
 def compare_gradients(it: Subject, how: How, rates: Rates) -> Comparison:
@@ -102,7 +97,7 @@ def compare_steps(it: Subject, how: How, accuracy: Accuracy, rates: Rates) -> tu
     """Attack, gradient and optimiser; the reference's right ends against as many midpoints as are as accurate."""
     run, m, m_attack = it.run, accuracy.m, accuracy.m_attack
     theirs, ours = it.copied(), laid_out(it, how)
-    optimizer, attack, ends = make_optimizer(theirs, fused=False), it.naive_attack(), naive.right_ends(run.m)
+    optimizer, attack, ends = make_optimizer(theirs), it.naive_attack(), naive.right_ends(run.m)
 
     def port() -> None:
         with precision("fp32", it.device.type):
