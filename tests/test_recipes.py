@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from robattr import recipes
@@ -91,3 +93,13 @@ def test_every_recipe_has_a_summary_and_a_valid_objective():
 def test_an_unknown_recipe_gets_the_nearest_name():
     with pytest.raises(InvalidInput, match="did you mean 'mnist/ig-norm'"):
         recipes.get("mnist/ig_norm")
+
+
+def test_compiling_is_for_long_second_order_runs_on_a_gpu() -> None:
+    long, short = recipes.get("mnist/ig-norm"), recipes.get("fashion-mini/ig-norm")
+    assert long.compiles("cuda")
+    assert not long.compiles("cpu")
+    assert not short.compiles("cuda")
+    assert not recipes.get("mnist/natural").compiles("cuda")
+    assert replace(short, compile="always").compiles("cpu")
+    assert not replace(long, compile="never").compiles("cuda")

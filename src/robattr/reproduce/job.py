@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from robattr import models
@@ -62,9 +62,8 @@ class Job:
         return False
 
     def train(self, *, device: str, data_dir: Path | None) -> Outcome:
-        """Train, or continue; what a signal interrupts is kept. On a GPU the gradients are compiled."""
-        run = replace(self.run, compile=choose_device(device).type == "cuda")
-        return train(run, self.path, device=device, data_dir=data_dir, resume=True)
+        """Train, or continue; what a signal interrupts is kept."""
+        return train(self.run, self.path, device=device, data_dir=data_dir, resume=True)
 
     def evaluate(self, *, device: str, data_dir: Path | None, progress: Progress) -> None:
         """Attack and measure, or continue; the records are written into the run."""

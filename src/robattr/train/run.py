@@ -80,7 +80,7 @@ class Run:
 
     # bookkeeping: changes nothing in the weights (compiling, no more than rounding)
     deterministic: bool = False  # on a GPU: the same bits every time, slower
-    compile: bool = False  # compile the gradients; on a GPU, replay the whole step as one graph
+    compile: Literal["auto", "always", "never"] = "auto"  # the gradients; auto: on a GPU, if the run is long enough
     log_every: int = 100
     validate_every: int = 1000  # 0: only at the end
     checkpoint_every: int = 500
@@ -147,6 +147,14 @@ class Run:
     def rate(self, step: int) -> float:
         """The learning rate η_t."""
         return SCHEDULES[self.schedule](self)(step)
+
+    def compiles(self, device: str) -> bool:
+        """Whether the gradients are compiled on this kind of device: about a minute, which short runs do not win back.
+
+        A step without second-order gradients is too cheap for it; on a CPU compiled code is hardly faster.
+        """
+        long = device == "cuda" and self.second_order > 0 and self.steps >= 2000
+        return self.compile == "always" or (self.compile == "auto" and long)
 
     @property
     def second_order(self) -> int:

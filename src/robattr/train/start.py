@@ -34,7 +34,7 @@ def begin(
     torch.manual_seed(run.seed)
     model = (model or build_model(run, data)).to(world.device, dtype)
     arithmetic = "fp32" if run.precision == "fp64" else run.precision
-    engine = Step(model, compiled=run.compile, arithmetic=arithmetic)
+    engine = Step(model, compiled=run.compiles(world.device.type), arithmetic=arithmetic)
     state = State(model, make_optimizer(run, model), run.objective(data.bounds), engine)
     content, notes = None, list[str]()
     if world.leads:

@@ -68,6 +68,7 @@ def make_optimizer(run: Run, model: nn.Module) -> torch.optim.Optimizer:
         {"params": [p for p in free if p.ndim >= 2], "weight_decay": run.decay},
         {"params": [p for p in free if p.ndim < 2], "weight_decay": 0.0},
     ]
+    fused = free[0].is_cuda  # one kernel for all parameters
     if run.optimizer == "momentum":
-        return torch.optim.SGD(groups, lr=run.rate(0), momentum=run.momentum)
-    return torch.optim.Adam(groups, lr=run.rate(0), betas=(0.9, 0.999), eps=1e-8)
+        return torch.optim.SGD(groups, lr=run.rate(0), momentum=run.momentum, fused=fused)
+    return torch.optim.Adam(groups, lr=run.rate(0), betas=(0.9, 0.999), eps=1e-8, fused=fused)
