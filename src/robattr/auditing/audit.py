@@ -27,6 +27,8 @@ from robattr.report.html import write_page
 from robattr.report.runs import Run
 from robattr.train.distributed import join
 
+CALLED = "robattr.audit(model, data, ...)  # in Python, with the settings listed above"
+
 
 @dataclass(frozen=True)
 class Audit:
@@ -90,7 +92,7 @@ def audit(
         with second_order(audited):
             run = record(
                 audited, given, settings, folder,
-                config=config, world=world, fresh=fresh, command=command, watch=watch,
+                config=config, world=world, fresh=fresh, command=command or CALLED, watch=watch,
             )  # fmt: skip
         page = None
         if out is None:

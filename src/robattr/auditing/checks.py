@@ -125,6 +125,10 @@ def gradients(p: Patient) -> list[Check]:
         with second_order(p.subject):
             net = bind(p.subject)
             first = torch.func.grad(lambda z: logit(net.detach(), z, y).sum())(x)
+            if not bool(first.any()):
+                said = "the logit does not depend on the input: its gradient is exactly 0"
+                remedy = "look for integer casts, argmax, detach() or no_grad() in forward()"
+                return [Check("derivatives", "fail", said, remedy)]
             upward = torch.func.grad(lambda z: change(net.detach(), x, z, y).sum())(x1)
             with torch.enable_grad():
                 value = change(net, x, x1, y).sum()
@@ -133,16 +137,11 @@ def gradients(p: Patient) -> list[Check]:
         remedy = "replace the layer that has no second derivative (custom autograd function, activation checkpointing)"
         reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
         return [Check("derivatives", "fail", f"the second derivative cannot be computed: {reason}", remedy)]
-    if not bool(first.any()):
-        remedy = "look for integer casts, argmax, detach() or no_grad() in forward()"
-        return [
-            Check("derivatives", "fail", "the logit does not depend on the input: its gradient is exactly 0", remedy)
-        ]
     tensors = [first, upward, *(g for g in inner if g is not None)]
     if not all(bool(t.isfinite().all()) for t in tensors):
         remedy = "look for sqrt or division at 0, and for half precision inside forward()"
         return [Check("derivatives", "fail", "a derivative is NaN or infinite", remedy)]
-    if parameters and all(g is None for g in inner):
+    if all(g is None for g in inner):
         return [Check("derivatives", "warn", "no parameter takes part", "unfreeze some before you harden")]
     return [Check("derivatives", "ok", "first and second derivatives exist, in the input and in the weights")]
 

@@ -31,6 +31,7 @@ from robattr.train.distributed import join
 from robattr.train.loop import Outcome, train
 from robattr.train.run import Objective, Run
 
+CALLED = "robattr.harden(model, data, ...)  # in Python, with the settings listed above"
 WEIGHTS = {"ig-norm": 1.0, "ig-sum-norm": 0.1}  # the paper's λ and β
 TITLES = {"nat_acc": "Nat Acc.", "adv_acc": "Adv Acc.", "topk": "TopK Inter.", "kendall": "Rank Corr."}
 
@@ -128,7 +129,7 @@ def harden(
         config = {"name": "Before", "method": "before", "notes": notes, "skipped": list(given.skipped)}
         tuned.eval()
         before = record(
-            tuned, given, audited, place / "before", config=config, world=world, command=command, watch=watch
+            tuned, given, audited, place / "before", config=config, world=world, command=command or CALLED, watch=watch
         )
         tuned.freeze(batch_norm=batch_norm, layers=freeze)
         if run.second_order and not isinstance(run, Given):
@@ -141,7 +142,7 @@ def harden(
         tuned.eval()
         after = measure(
             tuned, given, chosen(given, examples, seed=seed), audited, outcome.path,
-            world=world, command=command, watch=watch,
+            world=world, command=command or CALLED, watch=watch,
         )  # fmt: skip
         result.train(model.training)
         difference = compare(judgement.sternest(before).records, _same(before, after).records)

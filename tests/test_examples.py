@@ -1,0 +1,56 @@
+"""Every script in examples/ runs, a few steps of it."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+SAYS = {
+    "own_loop": "step 1: loss",
+    "captum_maps": "captum-Saliency: Kendall",
+    "tabular": "IG-NORM: accuracy",
+    "token_embeddings": "rank correlation of the words",
+    "audit_own_model": "wrote audit.html",
+    "harden_on_fashion_mini": "after: ",
+}
+
+
+@pytest.mark.parametrize("script", [e for e in EXAMPLES if e.stem in SAYS], ids=lambda e: e.stem)
+def test_an_example_runs(script: Path, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(script), "2"])
+    runpy.run_path(str(script), run_name="__main__")
+    assert SAYS[script.stem] in capsys.readouterr().out
+
+
+def test_every_example_is_tested() -> None:
+    assert {e.stem for e in EXAMPLES} == {*SAYS, "audit_timm"}
+
+
+def test_the_timm_example_says_when_timm_is_missing(monkeypatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    script = next(e for e in EXAMPLES if e.stem == "audit_timm")
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script), run_name="__main__")
+    assert ended.value.code == 0
+    assert "pip install timm" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(
+    find_spec("timm") is None, reason="timm is not installed: pip install timm torchvision runs this test"
+)
+def test_a_timm_model_is_audited() -> None:
+    import timm
+    import torch
+
+    import robattr
+
+    net = timm.create_model("resnet18", pretrained=False, num_classes=3)
+    x, y = torch.rand(6, 3, 32, 32), torch.arange(6) % 3
+    assert robattr.doctor(net, (x, y)).healthy

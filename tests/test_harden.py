@@ -1,0 +1,122 @@
+"""Fine-tuning the user's model: from its weights, with any objective, with an audit before and after."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+
+import robattr
+from audit_fixtures import Plain, bars, taught
+from robattr.auditing import subject
+from robattr.auditing.harden import Given
+from robattr.errors import CheckpointError, InvalidInput
+from robattr.models import load_weights
+from robattr.train.run import Run
+
+QUICK = {
+    "eps": 0.05, "steps": 3, "batch": 6, "lr": 1e-2, "audit_steps": 2, "points": 3, "examples": 6, "held_out": 0.2,
+    "device": "cpu",
+}  # fmt: skip
+CHANGES = {"attack_steps": 1, "m": 2, "m_attack": 2}
+
+
+@pytest.fixture
+def plain() -> nn.Module:
+    torch.manual_seed(0)
+    return taught(Plain(), *bars())
+
+
+def test_hardening_from_end_to_end(plain: nn.Module, tmp_path) -> None:
+    plain.eval()
+    before = deepcopy(plain.state_dict())
+    call = {"objective": "ig-norm", "changes": CHANGES, "freeze": ["stem"], "out": tmp_path / "h", **QUICK}
+    found = robattr.harden(plain, bars(), **call)
+    assert all(torch.equal(value, before[name]) for name, value in plain.state_dict().items())
+    assert found.outcome.finished
+    assert type(found.model) is Plain
+    assert not any(m.training for m in found.model.modules())
+    new = found.model.state_dict()
+    still = [name for name in new if torch.equal(new[name], before[name])]
+    moved = [name for name in new if name not in still]
+    assert {"stem.weight", "stem.bias", "norm.running_mean", "norm.running_var"} <= set(still)
+    assert {"norm.weight", "head.weight", "head.bias"} <= set(moved)
+    assert all(p.requires_grad for p in found.model.parameters())
+    loaded = load_weights(Plain(), tmp_path / "h" / "hardened" / "model.safetensors").state_dict()
+    assert all(torch.equal(loaded[name], new[name]) for name in new)
+
+    assert {"nat_acc", "topk", "kendall"} <= found.difference.keys()
+    text = (tmp_path / "h" / "report.html").read_text(encoding="utf-8")
+    for words in ("Before and after", "IG-NORM", "Training", "Class by class"):
+        assert words in text
+    config = json.loads((tmp_path / "h" / "hardened" / "config.json").read_text())
+    assert (config["method"], config["m"], config["eps"], config["weight"]) == ("ig-norm", 2, 0.05, 1.0)
+
+    again = robattr.harden(plain, bars(), **call)  # all is there already
+    assert all(torch.equal(value, new[name]) for name, value in again.model.state_dict().items())
+    assert again.after == found.after
+    with pytest.raises(CheckpointError, match="another configuration"):
+        robattr.harden(plain, bars(), **{**call, "lr": 0.5})
+
+
+def test_batch_norm_moves_when_told_to(plain: nn.Module, tmp_path) -> None:
+    found = robattr.harden(plain, bars(), objective="natural", batch_norm="train", out=tmp_path / "h", **QUICK)
+    assert not torch.equal(found.model.norm.running_mean, plain.norm.running_mean)
+    assert all(m.training for m in found.model.modules())  # as the user's own was
+
+
+def test_any_objective_of_the_formula_and_tables(tmp_path) -> None:
+    x = torch.rand(60, 5, generator=torch.Generator().manual_seed(1))
+    y = (x[:, 0] > 0.5).long()
+    net = taught(nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2)), x, y)
+    ball, by = robattr.LinfBall(0.05), robattr.PGD(1, 0.05)
+    rho = robattr.objectives.ig_sum_norm(0.1, ball, by, m=2, m_attack=2)
+    found = robattr.harden(net, (x, y), objective=rho, out=tmp_path / "h", **QUICK)
+    assert found.after is not None
+    assert not torch.equal(found.model[0].weight, net[0].weight)
+    config = json.loads((tmp_path / "h" / "hardened" / "config.json").read_text())
+    assert config["method"] == "custom"
+    assert "LinfBall(radius=0.05" in config["objective"]
+    assert " at 0x" not in config["objective"]
+    other = robattr.objectives.ig_sum_norm(0.2, ball, by, m=2, m_attack=2)
+    with pytest.raises(CheckpointError, match="another configuration"):
+        robattr.harden(net, (x, y), objective=other, out=tmp_path / "h", **QUICK)
+
+
+def test_a_given_objective_is_the_one_that_runs() -> None:
+    rho = robattr.objectives.natural()
+    run = Given(given=rho, lr=0.5)
+    assert run.objective() is rho
+    assert isinstance(run, Run)
+    assert run.as_dict().keys() - Run().as_dict().keys() == {"objective"}
+    json.dumps(run.as_dict())
+
+
+def test_freezing_is_exact_and_checked(plain: nn.Module) -> None:
+    made, _ = subject(plain, copy=True)
+    made.freeze(batch_norm="frozen", layers=["head"])
+    made.train()
+    assert made.module.drop.training
+    assert not made.module.norm.training
+    assert [name for name, p in made.named_parameters() if not p.requires_grad] == [
+        "module.head.weight",
+        "module.head.bias",
+    ]
+    thawed, _ = subject(plain, copy=True)
+    thawed.freeze(batch_norm="train", layers=["norm"])
+    thawed.train()
+    assert not thawed.module.norm.training  # a frozen layer keeps its statistics too
+    for wrong in ({"batch_norm": "melt"}, {"batch_norm": "train", "layers": ["stem", "norm", "head"]}):
+        with pytest.raises(InvalidInput):
+            subject(plain, copy=True)[0].freeze(**wrong)
+    with pytest.raises(InvalidInput, match="did you mean 'head'"):
+        made.freeze(batch_norm="train", layers=["heads"])
+
+
+def test_mistakes_are_refused(plain: nn.Module, tmp_path) -> None:
+    for wrong in ({"objective": "ig-nrm"}, {"held_out": 0.0}, {"changes": {"m": 0}}, {"changes": {"mm": 1}}):
+        with pytest.raises(robattr.RobattrError, match=r".{15}"):
+            robattr.harden(plain, bars(), **{**QUICK, "out": tmp_path / "h", **wrong})
