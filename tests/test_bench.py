@@ -159,7 +159,7 @@ def test_scaling_names_every_axis(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {row[0] for row in table.rows} == set(scaling.AXES)
     growth = {(row[0], row[1]): row[3] for row in table.rows}
     assert growth["size", 4 * scaling.CPU.size] == 16
-    assert growth["width", scaling.CPU.width // 2] == 0.5
+    assert growth["width", 2 * scaling.CPU.width] == 2
 
 
 def test_scaling_runs_a_step() -> None:
@@ -314,6 +314,21 @@ def test_the_page_holds_every_number_and_every_failure() -> None:
     assert "Note: the step runs eagerly" in render.markdown([example()])
     grids = [line for line in page.splitlines() if line.startswith("| attack gradient")]
     assert [line.count("|") - 1 for line in grids] == [len(render.HEADINGS), len(render.ROOFLINE)]
+
+
+@pytest.mark.parametrize(
+    ("floor", "kept", "says"),
+    [
+        (1.5, 0.1, "1.33 times the floor of 1.5 ms: bound by arithmetic (arithmetic at full rate is 75% of the time"),
+        (0.1, 1.2, "bound by memory traffic"),
+        (0.1, 0.1, "kernels too small to fill the device"),
+    ],
+)
+def test_the_reason_follows_from_the_counts(floor: float, kept: float, says: str) -> None:
+    comparison = example().cases[0].comparisons[0]
+    assert comparison.roofline is not None
+    changed = replace(comparison, roofline=replace(comparison.roofline, floor_ms=floor, kept_ms=kept))
+    assert says in render.why(changed)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def measure(device: torch.device, *, rates: Rates, quick: bool) -> Case:
         for n, count in sizes:
             made = sized(n, count, device, stats.kendalltau, pool if workers > 1 else None, workers)
             floor = Work(0.0, 2 * 4 * n, 0.0).over(rates, baseline=0.0)  # two float32 maps, read once
-            rows += [replace(row, roofline=floor) for row in made]
+            rows += [replace(made[0], roofline=floor), *made[1:]]
     counts = ", ".join(f"{count} pairs of {n:,} pixels" for n, count in sizes)
     return Case("kendall", f"{counts}; a third of each map tied at 0", tuple(rows))
 

@@ -76,6 +76,7 @@ def _case(case: Case) -> str:
         lines += _grid(HEADINGS, [comparison_row(c) for c in case.comparisons])
     if floors := [roofline_row(c) for c in case.comparisons if c.roofline]:
         lines += _grid(ROOFLINE, floors)
+        lines += [*(f"- {why(c)}" for c in case.comparisons if c.roofline), ""]
     for table in case.tables:
         lines += [f"{table.title}:", "", *_grid(table.columns, [[number(v) for v in row] for row in table.rows])]
     lines += [f"Note: {note}\n" for note in case.notes]
@@ -127,6 +128,20 @@ def roofline_row(c: Comparison) -> list[str]:
     ]
 
 
+def why(c: Comparison) -> str:
+    """How far from the floor a time is, and what the counts say about the reason."""
+    r, ms = c.roofline, c.engine.times.ms
+    assert r is not None
+    arithmetic, traffic = 100 * r.floor_ms / ms, 100 * r.kept_ms / ms
+    far = f"{c.what}: {number(r.times_floor(ms))} times the floor of {number(r.floor_ms)} ms"
+    if not r.operations:
+        return f"{far}: sorting passes over the data many times, where the floor reads it once."
+    shares = f"arithmetic at full rate is {arithmetic:.2g}% of the time, traffic of kept activations {traffic:.2g}%"
+    if max(arithmetic, traffic) >= 50:
+        return f"{far}: bound by {'arithmetic' if arithmetic >= traffic else 'memory traffic'} ({shares})."
+    return f"{far}: {shares}; the rest goes to kernels too small to fill the device and to those between the products."
+
+
 def number(value: str | float) -> str:
     """Three significant digits; whole numbers as they are."""
     if isinstance(value, str):
@@ -150,13 +165,7 @@ def show(report: Report) -> None:
             console.print(_drawn(Table("", HEADINGS, tuple(tuple(comparison_row(c)) for c in case.comparisons))))
         for c in case.comparisons:
             if c.roofline:
-                r = c.roofline
-                console.print(
-                    f"{c.what}: floor {number(r.floor_ms)} ms by {r.bound} ({r.operations / 1e9:.3g} Gflop), "
-                    f"engine at {number(r.times_floor(c.engine.times.ms))} times the floor; "
-                    f"kept activations {number(r.kept_ms)} ms",
-                    highlight=False,
-                )
+                console.print(why(c), highlight=False)
         for table in case.tables:
             console.print(_drawn(table))
         for note in case.notes:

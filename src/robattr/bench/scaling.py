@@ -35,9 +35,9 @@ AXES = ("m", "steps", "batch", "size", "width")
 
 
 def measure(device: torch.device, arithmetic: str, *, quick: bool) -> Case:
-    """Each axis at ½, 1, 2 and 4 times the base, the others fixed."""
+    """Each axis at 1, 2 and 4 times the base, the others fixed."""
     base = CUDA if device.type == "cuda" else CPU
-    factors = (1, 2) if quick else (0.5, 1, 2, 4)
+    factors = (1, 2) if quick else (1, 2, 4)
     times: dict[Point, float] = {}
 
     def cost(point: Point) -> float:
@@ -49,7 +49,7 @@ def measure(device: torch.device, arithmetic: str, *, quick: bool) -> Case:
     for axis in AXES:
         middle = getattr(base, axis)
         for factor in factors:
-            value = int(middle * factor)
+            value = factor * middle
             ms = cost(replace(base, **{axis: value}))
             rows.append((axis, value, ms, ms / cost(base)))
     setting = ", ".join(f"{axis} {getattr(base, axis)}" for axis in AXES)

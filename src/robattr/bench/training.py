@@ -30,7 +30,7 @@ from robattr.formula.objective import Rho
 from robattr.formula.quadrature import midpoint, right
 from robattr.objectives import spread
 
-MEMORY_EXAMPLES = 8
+MEMORY_VALUES = 40_000  # pixels of all examples in the memory table: 100 nodes of them must fit on any GPU
 CPU = torch.device("cpu")
 
 
@@ -185,7 +185,7 @@ def precisions(it: Subject) -> Table:
 
 def memory(it: Subject, *, quick: bool) -> Table:
     """Peak memory of one gradient of ‖IG‖₁ against m: all nodes at once, and five at a time."""
-    few = it.first(MEMORY_EXAMPLES).copied()
+    few = it.first(max(1, min(8, MEMORY_VALUES // it.x[0].numel()))).copied()
 
     def megabytes(m: int, chunk: int | None) -> float:
         def gradient() -> None:
