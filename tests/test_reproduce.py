@@ -19,6 +19,7 @@ from robattr.recipes.fast import fast
 from robattr.reproduce import estimate, plan
 from robattr.reproduce.job import Job, Progress
 from robattr.reproduce.targets import TARGETS, jobs
+from robattr.reproduce.workers import side_by_side
 
 TINY = {"steps": 12, "batch": 25, "attack_steps": 1, "m": 1, "m_attack": 1, "log_every": 1, "validate_every": 0}
 
@@ -95,11 +96,11 @@ def test_durations_in_words(seconds: float, said: str) -> None:
 @pytest.mark.usefixtures("tiny")
 def test_the_demo_runs_and_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     def demo(*words: str) -> str:
-        arguments = ["demo", "--out", str(tmp_path), "--examples", "12", *words]
+        arguments = ["demo", "--out", str(tmp_path), "--examples", "12", "--workers", "1", *words]
         return CliRunner().invoke(app, arguments, catch_exceptions=False).output
 
     first = demo()
-    assert "[4/4] evaluate fashion-mini/ig-sum-norm (12 examples)" in first
+    assert "4/4 evaluate fashion-mini/ig-sum-norm (12 examples)" in first
     assert "On fashion-mini" in first
     assert (tmp_path / "report.html").read_text(encoding="utf-8").count("IG-SUM-NORM") > 1
     weights = tmp_path / "fashion-mini" / "natural" / "model.safetensors"
@@ -122,6 +123,20 @@ def test_more_examples_are_an_evaluation_not_done_yet(tmp_path: Path) -> None:
     assert stopped is None
     assert [step.done for step in plan.steps([job])] == [True, True]
     assert [step.done for step in plan.steps([replace(job, examples=13)])] == [True, False]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_jobs_side_by_side_leave_what_jobs_in_turn_leave(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    made = jobs("table1", tmp_path, datasets=["fashion-mini"], examples=12)
+    assert side_by_side(made, workers=2, device="cpu") is None
+    assert all(step.done for step in plan.steps(made))
+    lines = capfd.readouterr().err.splitlines()
+    for method in ("natural", "ig-sum-norm"):
+        assert any(line.startswith(method) and "attacked 12 of 12 images" in line for line in lines)
+    alone = replace(made[0], path=tmp_path / "alone")
+    alone.train(device="cpu", data_dir=None)
+    weights = [(job.path / "model.safetensors").read_bytes() for job in (made[0], alone)]
+    assert weights[0] == weights[1]
 
 
 @pytest.mark.usefixtures("tiny")

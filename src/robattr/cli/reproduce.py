@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +12,6 @@ import typer
 
 if TYPE_CHECKING:
     from robattr.reproduce.job import Job, Progress
-    from robattr.reproduce.plan import Step
-
-DEMO_EXAMPLES = 200
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where datasets are kept.")]
@@ -28,34 +26,34 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write into.")] = Path("runs/demo"),
-    examples: Annotated[int, typer.Option(min=1, max=1000, help="Test images to attack.")] = DEMO_EXAMPLES,
-    device: Device = "cpu",
+    examples: Annotated[int, typer.Option(min=1, max=1000, help="Test images to attack.")] = 150,
+    workers: Annotated[int | None, typer.Option(min=1, help="Models at a time (default: 2, on one core 1).")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Train four small models, attack their explanations, and show what held: minutes on a laptop, nothing to download.
 
     What is finished is not done again: start it anew to continue, or after deleting a run to repeat that one.
     """
+    from robattr.reproduce.plan import steps
     from robattr.reproduce.targets import jobs
+    from robattr.reproduce.workers import side_by_side
 
     made = jobs("table1", out, datasets=("fashion-mini",), examples=examples)
-    _go(
-        made,
-        out,
-        title="Attribution robustness: the demo",
-        device=device,
-        data_dir=None,
-        dry_run=dry_run,
-        figures=False,
-    )
+    if dry_run:
+        _describe(made, "cpu")
+        return
+    together = min(2, os.cpu_count() or 1) if workers is None else workers
+    if together == 1 or all(step.done for step in steps(made)):
+        _carry_out(made, device="cpu", data_dir=None)
+    elif stopped := side_by_side(made, workers=together, device="cpu"):
+        _stop(stopped.step.title, stopped.signal)
+    _show(made, out, title="Attribution robustness: the demo")
 
 
 def reproduce(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="table1, table2, table3, figure1 or figure2.")],
     datasets: Annotated[str, typer.Option(help="Some of the target's datasets, with commas (default: all).")] = "",
-    recipes: Annotated[
-        str, typer.Option(help="paper, or fast: about a hundredth of the cost, for a first look.")
-    ] = "paper",
+    recipes: Annotated[str, typer.Option(help="paper, or fast: a fraction of the cost, for a first look.")] = "paper",
     examples: Annotated[int | None, typer.Option(min=1, help="The first N test examples (default: all).")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: runs/paper or runs/fast.")] = None,
     device: Device = "auto",
@@ -63,72 +61,74 @@ def reproduce(
     dry_run: DryRun = False,
 ) -> None:
     """Reproduce a table or figure of the paper: train what is missing, evaluate, render. Start it again to continue."""
+    from robattr.report.figures import write_figures
+    from robattr.reproduce.plan import results
     from robattr.reproduce.targets import TARGETS, jobs
 
     folder = out or Path("runs") / recipes
     names = [name.strip() for name in datasets.split(",") if name.strip()]
     made = jobs(target, folder, datasets=names, kind=recipes, examples=examples)
-    _go(
-        made,
-        folder / target,
-        title=TARGETS[target].title,
-        device=device,
-        data_dir=data_dir,
-        dry_run=dry_run,
-        figures=True,
-    )
+    if dry_run:
+        _describe(made, device)
+        return
+    _carry_out(made, device=device, data_dir=data_dir)
+    write_figures(results(made), folder / target)
+    _show(made, folder / target, title=TARGETS[target].title)
 
 
-def _go(
-    jobs: list[Job], folder: Path, *, title: str, device: str, data_dir: Path | None, dry_run: bool, figures: bool
-) -> None:
+def _carry_out(jobs: list[Job], *, device: str, data_dir: Path | None) -> None:
+    """The jobs one after the other; exits where a signal stopped them."""
     from rich.console import Console
 
-    from robattr.report.figures import write_figures
+    from robattr.reproduce import plan
+
+    console = Console(stderr=True, highlight=False)
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, style="bold")
+
+    stopped = plan.carry_out(plan.steps(jobs), say=say, bar=_bar, device=device, data_dir=data_dir)
+    if stopped is not None:
+        _stop(stopped.step.title, stopped.signal)
+
+
+def _stop(during: str, signal: int) -> None:
+    typer.echo(f"stopped during: {during}; start the same command again to continue", err=True)
+    raise typer.Exit(128 + signal)
+
+
+def _show(jobs: list[Job], folder: Path, *, title: str) -> None:
+    """Write the page; print what was found, the table, and where the page is."""
+    from rich.console import Console
+
     from robattr.report.findings import finding
     from robattr.report.html import write_page
     from robattr.report.runs import measured
     from robattr.report.tables import table
     from robattr.report.terminal import rich_table
-    from robattr.reproduce import plan
+    from robattr.reproduce.plan import results
 
-    todo = plan.steps(jobs)
-    if dry_run:
-        _describe(todo, device)
-        return
-    console = Console(stderr=True, highlight=False)
-    stopped = plan.carry_out(
-        todo,
-        say=lambda text: console.print(text, markup=False, style="bold"),
-        bar=_bar,
-        device=device,
-        data_dir=data_dir,
-    )
-    if stopped is not None:
-        typer.echo(f"stopped during: {stopped.step.title}; start the same command again to continue", err=True)
-        raise typer.Exit(128 + stopped.signal)
-    runs = plan.results(jobs)
+    runs = results(jobs)
     groups = measured(runs)
     page = write_page(runs, folder / "report.html", title=title)
-    if figures:
-        write_figures(runs, folder)
-    out = Console(highlight=False)
+    console = Console(highlight=False)
     for group in groups:
-        out.print(f"\n{finding(group).headline}", markup=False)
-    out.print()
-    out.print(rich_table(table(groups)))
-    out.print(f"\nopen {page}", markup=False)
+        console.print(f"\n{finding(group).headline}", markup=False)
+    console.print()
+    console.print(rich_table(table(groups)))
+    console.print(f"\nopen {page}", markup=False, soft_wrap=True)
 
 
-def _describe(todo: list[Step], device: str) -> None:
+def _describe(jobs: list[Job], device: str) -> None:
     from robattr.reproduce.estimate import words
+    from robattr.reproduce.plan import steps
 
     total = 0.0
-    for step in todo:
+    for step in steps(jobs):
         seconds = step.seconds(device)
         total += seconds
         typer.echo(f"{step.title:60} {'done' if step.done else 'about ' + words(seconds)}")
-    typer.echo(f"{'in all':60} about {words(total)} (timed on this machine, one step after the other)")
+    typer.echo(f"{'in all, one after the other on this machine':60} about {words(total)}")
 
 
 @contextmanager

@@ -58,7 +58,7 @@ def carry_out(
 ) -> Stopped | None:
     """Do what is left of the plan, telling each step as it begins."""
     for number, step in enumerate(plan, start=1):
-        say(f"[{number}/{len(plan)}] {step.title}{': done before' if step.done else ''}")
+        say(f"{number}/{len(plan)} {step.title}{': done before' if step.done else ''}")
         if step.done:
             continue
         if step.kind == "train":
