@@ -144,6 +144,9 @@ def test_the_cost_grows_with_the_plan_and_memory_decides_the_chunk(monkeypatch) 
     assert 1 <= (costs.chunk_that_fits(net, x, m=8, batch=4) or 0) < 8
     warned = finding(robattr.doctor(Plain().eval(), shape=(1, 8, 8), plan=Plan(m=8, batch=4)), "cost")
     assert (warned.level, "chunk=" in warned.remedy) == ("warn", True)
+    assert (
+        "22.6 days (paper)" in finding(robattr.doctor(Plain().eval(), shape=(1, 8, 8)), "audit").finding
+    )  # 1 s a pass
 
 
 def test_the_doctor_leaves_the_model_as_it_was() -> None:

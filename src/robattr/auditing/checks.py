@@ -12,12 +12,16 @@ from torch import Tensor, nn
 
 from robattr.auditing.cost import chunk_that_fits, cost
 from robattr.auditing.patient import Calls, Check, Operators, Patient
+from robattr.evaluate import protocol as protocols
 from robattr.formula.attribution import IG
 from robattr.formula.network import bind, second_order
 from robattr.formula.quadrature import midpoint
 from robattr.formula.scalars import logit
 from robattr.formula.sizes import l1
 from robattr.models.smooth import TWINS, smooth
+
+AUDITED = 100  # examples of an audit whose time is told
+LONG = 3600.0  # seconds after which a smaller audit is advised
 
 
 def wrapping(p: Patient) -> list[Check]:
@@ -229,16 +233,31 @@ def expense(p: Patient) -> list[Check]:
         f"one update (batch {plan.batch}, m = {plan.m}, {plan.attack_steps} attack steps) takes about "
         f"{_duration(spent.seconds)} and {spent.peak / 2**30:.2g} of {spent.available / 2**30:.3g} GiB on {p.x.device}"
     )
+    audit = _audit_time(p, spent.per_pass)
     if spent.fits:
-        return [Check("cost", "ok", said)]
+        return [Check("cost", "ok", said), audit]
     chunk = chunk_that_fits(p.subject, p.x, m=plan.m, batch=plan.batch) or plan.m
-    return [
-        Check("cost", "warn", said, f"harden then holds {chunk} nodes at a time (chunk={chunk}); or lower the batch")
-    ]
+    remedy = f"harden then holds {chunk} nodes at a time (chunk={chunk}); or lower the batch"
+    return [Check("cost", "warn", said, remedy), audit]
+
+
+def _audit_time(p: Patient, per_pass: float) -> Check:
+    """Every iterate of every restart of an audit's attack is a second-order pass over IG's points, and a plain one."""
+    paper = protocols.scaled("", pixels=10, bounds=p.bounds)
+    restarts = sum(n for _, n in protocols.strict(paper).sweep)
+    passes = 1.3 * AUDITED * paper.steps * paper.N
+    alone, both = (passes * per_pass * n for n in (paper.repeats, 2 * paper.repeats + restarts))
+    said = f"{AUDITED} examples take about {_duration(alone)} (paper) or {_duration(both)} (both protocols)"
+    if alone < LONG:
+        return Check("audit", "ok", said)
+    return Check("audit", "warn", said, "use a GPU, fewer examples, or --points 20 --steps 20 for a first look")
 
 
 def _duration(seconds: float) -> str:
-    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("s", 1.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{1000 * seconds:.3g} ms"
 
 
 FIRST: tuple[Callable[[Patient], list[Check]], ...] = (wrapping, modes, output)

@@ -26,11 +26,12 @@ ENOUGH = 0.25  # seconds after which one example has told enough
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one update with a batch: bytes at the peak, seconds, and the bytes there are."""
+    """Of one update with a batch: bytes at the peak and bytes there are, seconds, and those of a second-order pass."""
 
     peak: int
-    seconds: float
     available: int
+    seconds: float
+    per_pass: float
 
     @property
     def fits(self) -> bool:
@@ -43,7 +44,8 @@ def cost(model: Subject, x: Tensor, y: Tensor, *, m: int, m_attack: int, attack_
     with second_order(model):
         peak = fixed + bytes_per_row(model, x) * batch * max(m, m_attack)
     passes = attack_steps * m_attack + m
-    return Cost(peak, _seconds_per_row(model, x, y) * passes * batch, memory(x.device))
+    each = _seconds_per_row(model, x, y)
+    return Cost(peak, memory(x.device), each * passes * batch, each)
 
 
 def chunk_that_fits(model: Subject, x: Tensor, *, m: int, batch: int) -> int | None:

@@ -16,7 +16,7 @@ from robattr.auditing.cost import chunk_that_fits
 from robattr.auditing.material import Data, chosen, material
 from robattr.auditing.record import Watch, measure, record, silent
 from robattr.auditing.settings import Settings
-from robattr.auditing.subject import BatchNorm, Preprocessing, Subject, subject
+from robattr.auditing.subject import BatchNorm, Preprocessing, Subject, plain, subject
 from robattr.auditing.verdict import Verdict, verdict
 from robattr.data import Dataset
 from robattr.errors import InvalidInput
@@ -136,18 +136,16 @@ def harden(
             fits = chunk_that_fits(tuned, given.pixels(given.train.images[:1]).to(world.device), m=run.m, batch=batch)
             run = replace(run, chunk=chunk or run.chunk or fits)
         outcome = train(run, place / "hardened", dataset=given, model=tuned, device=device, resume=True)
-        result = _as_it_was(tuned, model)
         if not outcome.finished:
-            return Hardened(result, outcome, verdict(before), None, {}, None)
+            return Hardened(_as_it_was(tuned, model), outcome, verdict(before), None, {}, None)
         tuned.eval()
         after = measure(
             tuned, given, chosen(given, examples, seed=seed), audited, outcome.path,
             world=world, command=command or CALLED, watch=watch,
         )  # fmt: skip
-        result.train(model.training)
         difference = compare(judgement.sternest(before).records, _same(before, after).records)
         page = _page(before, after, difference, place / "report.html", of=type(model).__name__) if world.leads else None
-    return Hardened(result, outcome, verdict(before), verdict(after), difference, page)
+    return Hardened(_as_it_was(tuned, model), outcome, verdict(before), verdict(after), difference, page)
 
 
 def _run(
@@ -180,11 +178,15 @@ def _shallow(run: Run) -> dict[str, Any]:
 
 
 def _as_it_was(tuned: Subject, model: nn.Module) -> nn.Module:
-    """The user's module out of its wrapper, with the training and gradient flags its original has."""
-    flags = {name: p.requires_grad for name, p in model.named_parameters()}
+    """The user's module out of its wrapper, where its original is, with the original's training and gradient flags."""
+    first = next(model.parameters())
+    flags = {name: p.requires_grad for name, p in plain(model)[0].named_parameters()}
     for name, p in tuned.module.named_parameters():
         p.requires_grad_(flags.get(name, True))
-    return tuned.module
+    modes = {name: part.training for name, part in plain(model)[0].named_modules()}
+    for name, part in tuned.module.named_modules():
+        part.training = modes.get(name, model.training)
+    return tuned.module.to(first.device)
 
 
 def _same(before: Audited, after: Audited) -> Any:

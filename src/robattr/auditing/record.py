@@ -14,6 +14,7 @@ from robattr.auditing.material import chosen, digest
 from robattr.auditing.settings import Settings
 from robattr.auditing.subject import Subject
 from robattr.data import Dataset
+from robattr.engine import precision
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluate.maps import saliency
 from robattr.evaluate.run import Place, discard, evaluate
@@ -74,19 +75,20 @@ def measure(
 ) -> Run:
     """Every protocol and map that `settings` asks for, recorded in the run directory `folder`."""
     x, y, ids = examples
-    about = {"run": folder.name, "classes": list(data.classes), "command": command}
+    about = {"run": folder.name, "classes": list(data.classes), "command": command, "precision": "fp32"}
     records = folder / "records"
     for map in settings.chosen_maps(data):
         values = int(saliency(map, model, x[:1].to(world.device), y[:1].to(world.device)).numel())
         for protocol in settings.protocols(data, values=values):
             if fresh and world.leads:
                 discard(records, protocol, map)
-            evaluate(
-                model, x, y,
-                protocol=protocol, map=map, ids=ids, place=Place(records, world.rank, world.size),
-                about={key: value for key, value in about.items() if value is not None},
-                progress=partial(watch, f"{protocol.name} {map.name}"),
-            )  # fmt: skip
+            with precision("fp32", world.device.type):  # a foreign network: no rounding but its own
+                evaluate(
+                    model, x, y,
+                    protocol=protocol, map=map, ids=ids, place=Place(records, world.rank, world.size),
+                    about={key: value for key, value in about.items() if value is not None},
+                    progress=partial(watch, f"{protocol.name} {map.name}"),
+                )  # fmt: skip
     return read_run(folder)
 
 
