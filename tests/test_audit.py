@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from copy import deepcopy
 from types import SimpleNamespace
 
@@ -15,8 +16,8 @@ import robattr
 from audit_fixtures import Attentive, Plain, bars, folder, taught
 from robattr.auditing import Preprocessing, Subject, subject
 from robattr.auditing.material import chosen, material
-from robattr.auditing.numbers import interval, number, numbers
 from robattr.auditing.subject import logits
+from robattr.auditing.text import interval, number, numbers
 from robattr.data import Dataset
 from robattr.errors import CheckpointError, DataError, InvalidInput, UnsupportedModel
 from robattr.evaluate.intervals import mean
@@ -93,7 +94,8 @@ def test_wrappers_come_off_and_sync_batch_norm_becomes_plain() -> None:
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.SyncBatchNorm(2), nn.Flatten(), nn.Linear(72, 3))
     net[1].running_mean.fill_(0.3)
     for wrapped in (nn.DataParallel(net), torch.compile(net, backend="eager")):
-        made, notes = subject(wrapped)
+        made, notes = subject(wrapped, device="cpu")  # where there is one GPU, DataParallel moves the module there
+        net.cpu()
         assert type(wrapped).__name__ in notes[0]
         assert "SyncBatchNorm" in notes[1]
         assert not [m for m in made.modules() if isinstance(m, nn.SyncBatchNorm)]
@@ -145,6 +147,12 @@ def test_an_audit_reports_everything_and_leaves_the_model_alone(plain: nn.Module
         robattr.audit(plain, bars(seed=2), maps="ig,sg", out=page, **QUICK)
     with pytest.raises(CheckpointError, match="settings"):
         robattr.audit(plain, bars(), out=page, **{**QUICK, "eps": 0.1})
+    with torch.no_grad():
+        plain.head.bias[0] += 0.1
+    with pytest.raises(CheckpointError, match="weights"):
+        robattr.audit(plain, bars(), maps="ig,sg", out=page, **QUICK)
+    anew = robattr.audit(plain, bars(), protocol="paper", out=page, fresh=True, **QUICK)
+    assert [e.summary["map"] for e in anew.run.evaluations] == ["ig"]  # nothing of the old one is left
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("do not touch")
     with pytest.raises(CheckpointError, match="not an audit"):
@@ -241,6 +249,19 @@ def test_hostile_names_stay_text(plain: nn.Module, tmp_path) -> None:
     assert "<img" not in text
     assert sorted(p.name for p in tmp_path.iterdir()) == ["audit", "audit.html"]
     assert json.loads((tmp_path / "audit" / "config.json").read_text())["name"] == evil[2]
+
+
+def test_names_that_are_no_text_are_written_out(tmp_path) -> None:
+    torn = os.fsdecode(b"\xff\xfe")
+    top = folder(tmp_path / torn, ("a", torn, "c\x1b[2J"))
+    (top / "a" / f"{torn}.png").write_bytes(b"")
+    data = material(top)
+    assert data.name == r"\udcff\udcfe"
+    assert data.classes == ("a", r"c\x1b[2J", r"\udcff\udcfe")
+    net = taught(Plain(3), data.pixels(data.train.images), data.train.labels)
+    found = robattr.audit(net, top, out=tmp_path / "audit.html", protocol="paper", **QUICK)
+    assert found.skipped == (r"a/\udcff\udcfe.png",)
+    assert r"\udcff\udcfe.png" in (tmp_path / "audit.html").read_text(encoding="utf-8")
 
 
 def test_huggingface_class_names_are_used_where_the_folders_carry_them(tmp_path) -> None:

@@ -19,6 +19,7 @@ from robattr.auditing.material import Data, material
 from robattr.auditing.record import Watch, record, silent
 from robattr.auditing.settings import ProtocolName, Settings
 from robattr.auditing.subject import Preprocessing, subject
+from robattr.auditing.text import printable
 from robattr.auditing.verdict import Verdict
 from robattr.errors import InvalidInput
 from robattr.evaluate.maps import Saliency
@@ -77,6 +78,8 @@ def audit(
     """
     settings = Settings(eps, maps, protocol, examples, steps, points, seed)
     with join(device) as world, TemporaryDirectory() as scratch:
+        if out is None and world.size > 1:
+            raise InvalidInput("several processes share an audit through its folder: say where, out='audit.html'")
         audited, notes = subject(model, preprocessing=preprocessing, device=world.device)
         given = material(
             data,
@@ -88,7 +91,7 @@ def audit(
         )
         folder = Path(scratch) if out is None else _folder(Path(out))
         called = name or type(model).__name__
-        config = {"name": called, "method": "audit", "notes": notes, "skipped": _inside(given.skipped, data)}
+        config = {"name": called, "method": "audit", "notes": notes, "skipped": inside(given.skipped, data)}
         with second_order(audited):
             run = record(
                 audited, given, settings, folder,
@@ -128,7 +131,8 @@ def _folder(page: Path) -> Path:
     return folder
 
 
-def _inside(skipped: Sequence[str], data: Data) -> list[str]:
+def inside(skipped: Sequence[str], data: Data) -> list[str]:
     """The names of skipped files below the folder of the data: what lies above it is nobody's business."""
     top = Path(data).expanduser() if isinstance(data, str | Path) else Path()
-    return [str(Path(file).relative_to(top)) if Path(file).is_relative_to(top) else Path(file).name for file in skipped]
+    below = [str(Path(f).relative_to(top)) if Path(f).is_relative_to(top) else Path(f).name for f in skipped]
+    return [printable(name) for name in below]

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from robattr.auditing import verdict as judgement
-from robattr.auditing.audit import input_channels, own_classes
+from robattr.auditing.audit import input_channels, inside, own_classes
 from robattr.auditing.cost import chunk_that_fits
 from robattr.auditing.material import Data, chosen, material
 from robattr.auditing.record import Watch, measure, record, silent
@@ -126,7 +126,7 @@ def harden(
     run = _run(objective, given, audited, steps=steps, batch=batch, lr=lr, seed=seed, changes=dict(changes or {}))
     with join(device) as world:
         tuned, notes = subject(model, preprocessing=preprocessing, device=world.device, copy=True)
-        config = {"name": "Before", "method": "before", "notes": notes, "skipped": list(given.skipped)}
+        config = {"name": "Before", "method": "before", "notes": notes, "skipped": inside(given.skipped, data)}
         tuned.eval()
         before = record(
             tuned, given, audited, place / "before", config=config, world=world, command=command or CALLED, watch=watch

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from robattr import data as datasets
 from robattr._extras import need
+from robattr.auditing.text import printable
 from robattr.data import Dataset, Split
 from robattr.data.image_folder import SUFFIXES
 from robattr.data.own import partition
@@ -60,9 +61,10 @@ def material(
         with warnings.catch_warnings():  # the skipped files are listed, one by one, where a reader sees them
             warnings.simplefilter("ignore")
             found = datasets.from_folder(data, size=side, channels=channels, bounds=bounds, **shares)  # type: ignore[arg-type]
-        if found.name in datasets.names():  # a folder that happens to be called mnist is not MNIST
-            found = replace(found, name=f"folder {found.name}")
-        return found if classes is None else _relabelled(found, classes)
+        found = found if classes is None else _relabelled(found, classes)
+        # A folder that happens to be called mnist is not MNIST.
+        name = f"folder {found.name}" if found.name in datasets.names() else printable(found.name)
+        return replace(found, name=name, classes=tuple(map(printable, found.classes)))
     if isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(part, "shape") for part in data):
         return _of_tensors(*data, bounds=bounds, classes=classes, held_out=held_out, seed=seed)
     return datasets.from_dataset(data, bounds=bounds, classes=classes, **shares)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from robattr.data import Dataset
 from robattr.engine import precision
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluate.maps import saliency
-from robattr.evaluate.run import Place, discard, evaluate
+from robattr.evaluate.run import Place, evaluate
 from robattr.report.runs import Run, read_run
 from robattr.train.checkpoint import write_atomically
 from robattr.train.directory import RunDirectory, environment, locked, read_config
@@ -58,7 +58,7 @@ def record(
     }
     if world.leads:
         _claim(RunDirectory(folder), full, world, command=command, fresh=fresh)
-    return measure(model, data, (x, y, ids), settings, folder, world=world, fresh=fresh, command=command, watch=watch)
+    return measure(model, data, (x, y, ids), settings, folder, world=world, command=command, watch=watch)
 
 
 def measure(
@@ -69,7 +69,6 @@ def measure(
     folder: Path,
     *,
     world: World,
-    fresh: bool = False,
     command: str | None = None,
     watch: Watch = silent,
 ) -> Run:
@@ -80,8 +79,6 @@ def measure(
     for map in settings.chosen_maps(data):
         values = int(saliency(map, model, x[:1].to(world.device), y[:1].to(world.device)).numel())
         for protocol in settings.protocols(data, values=values):
-            if fresh and world.leads:
-                discard(records, protocol, map)
             with precision("fp32", world.device.type):  # a foreign network: no rounding but its own
                 evaluate(
                     model, x, y,
@@ -106,6 +103,8 @@ def _claim(here: RunDirectory, config: Mapping[str, Any], world: World, *, comma
                 f"{here.path} holds an audit of other data or settings ({', '.join(odd)}): choose another page with "
                 "-o, or begin anew with --fresh"
             )
+        for stale in (here.path / "records").glob("*") if fresh else ():
+            stale.unlink()
         made = environment(world) if command is None else {**environment(world), "command": command}
         for path, content in ((here.config, config), (here.environment, made)):
             write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())

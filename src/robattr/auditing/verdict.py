@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from robattr.auditing.text import printable
 from robattr.evaluate import intervals
 from robattr.evaluate.intervals import Estimate
 from robattr.report.runs import Evaluation, Run
@@ -138,11 +139,6 @@ def show(column: Mapping[str, Any], *, share: bool) -> str:
     scale, digits, unit = (100, 1, "%") if share else (1, 3, "")
     spread = "" if low is None or high is None else f" [{scale * low:.{digits}f}, {scale * high:.{digits}f}]"
     return f"{scale * value:.{digits}f}{unit}{spread}"
-
-
-def printable(name: str) -> str:
-    """A foreign name with what a terminal would obey (control characters) written out."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in name)
 
 
 def _findings(run: Run, main: Evaluation) -> Iterable[str]:

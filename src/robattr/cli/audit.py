@@ -80,7 +80,7 @@ def audit(
     It may be stopped at any moment: the same command continues.
     """
     from robattr.auditing import audit as begin
-    from robattr.auditing.numbers import interval, number
+    from robattr.auditing.text import interval, number
 
     with _watching() as watch:
         found = begin(
@@ -137,7 +137,7 @@ def harden(
     It may be stopped at any moment: the same command continues.
     """
     from robattr.auditing import harden as begin
-    from robattr.auditing.numbers import interval, number
+    from robattr.auditing.text import interval, number
     from robattr.train.settings import parse_word
 
     with _watching() as watch:
@@ -186,8 +186,7 @@ def doctor(
 
     from robattr.auditing import Plan
     from robattr.auditing import doctor as examine
-    from robattr.auditing.numbers import interval, numbers
-    from robattr.auditing.verdict import printable
+    from robattr.auditing.text import interval, numbers, printable
 
     found = examine(
         _model(model, weights), data,
@@ -218,7 +217,7 @@ def _model(ref: str, weights: Path | None) -> nn.Module:
 
 
 def _preprocessing(mean: str | None, std: str | None) -> dict[str, Any] | None:
-    from robattr.auditing.numbers import numbers
+    from robattr.auditing.text import numbers
 
     given = {key: numbers(text) for key, text in (("mean", mean), ("std", std)) if text is not None}
     return given or None
@@ -239,14 +238,14 @@ def _command() -> str:
 
 
 def _say(text: str) -> None:
-    from robattr.auditing.verdict import printable
+    from robattr.auditing.text import printable
 
     typer.echo(printable(text), err=True)
 
 
 def _show(verdict: Verdict) -> None:
     """The verdict as the page has it."""
-    from robattr.auditing.verdict import printable
+    from robattr.auditing.text import printable
 
     typer.echo(printable(verdict.headline))
     for line in verdict.findings:

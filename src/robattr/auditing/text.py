@@ -1,4 +1,4 @@
-"""Numbers as people type them: 8/255, 1e-2, 0.485,0.456,0.406. They are read, never evaluated."""
+"""Words from outside: numbers as people type them (8/255), which are read, never evaluated, and foreign names."""
 
 from __future__ import annotations
 
@@ -30,3 +30,8 @@ def interval(text: str) -> tuple[float, float]:
     if len(ends) != 2 or not ends[0] < ends[1]:
         raise InvalidInput(f"expected two rising numbers such as 0,1 or 0,255, got {text!r}")
     return ends[0], ends[1]
+
+
+def printable(name: str) -> str:
+    """A foreign name with control characters, which a terminal would obey, and torn bytes written out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in name)
