@@ -74,6 +74,8 @@ def test_the_preprocessing_is_part_of_the_network(plain: nn.Module) -> None:
     three = Subject(nn.Identity(), Preprocessing((0.1, 0.2, 0.3), (1.0, 2.0, 4.0)))
     torch.testing.assert_close(three(torch.ones(1, 3, 2, 2))[0, :, 0, 0], torch.tensor([0.9, 0.4, 0.175]))
     torch.testing.assert_close(three(torch.ones(1, 3)), torch.tensor([[0.9, 0.4, 0.175]]))
+    with pytest.raises(InvalidInput, match="expected 1 channels in mean"):
+        three(torch.ones(1, 1, 2, 2))
     for wrong in ({"mean": 0.5, "std": 0.0}, {"avg": 1.0}, {"mean": 0.5, "axis": -1}):
         with pytest.raises(InvalidInput):
             subject(plain, preprocessing=wrong)

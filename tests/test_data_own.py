@@ -200,3 +200,15 @@ def test_links_to_images_are_followed(folder: Path, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert sum(sizes(data.from_folder(linked, size=8))) == 20
+
+
+def test_a_limit_reads_some_of_the_images_drawn_by_the_seed(folder: Path) -> None:
+    whole = data.from_folder(folder, size=8, validation=0.0, test=0.0)
+    some = data.from_folder(folder, size=8, validation=0.0, test=0.0, limit=5, seed=3)
+    assert sizes(some) == [5, 0, 0]
+    assert some.classes == whole.classes
+    known = {image.numpy().tobytes() for image in whole.train.images}
+    assert all(image.numpy().tobytes() in known for image in some.train.images)
+    again = data.from_folder(folder, size=8, validation=0.0, test=0.0, limit=5, seed=3)
+    assert torch.equal(again.train.images, some.train.images)
+    assert sizes(data.from_folder(folder, size=8, validation=0.0, test=0.0, limit=10**6)) == sizes(whole)

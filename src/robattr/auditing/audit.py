@@ -30,6 +30,8 @@ from robattr.train.distributed import join
 
 CALLED = "robattr.audit(model, data, ...)  # in Python, with the settings listed above"
 
+READ = 1000  # images of a folder that are read, and looked through for broken ones, even for a small audit
+
 
 @dataclass(frozen=True)
 class Audit:
@@ -87,6 +89,7 @@ def audit(
             size=size,
             channels=channels or input_channels(model),
             classes=classes or own_classes(model, data),
+            limit=None if examples is None else max(READ, 4 * examples),
             seed=seed,
         )
         folder = Path(scratch) if out is None else _folder(Path(out))
@@ -110,7 +113,12 @@ def audit(
 def own_classes(model: nn.Module, data: Data) -> list[str] | None:
     """The class names a Hugging Face model carries, where the class folders of `data` are named after them."""
     table = getattr(getattr(model, "config", None), "id2label", None)
-    if not isinstance(table, Mapping) or not isinstance(data, str | Path) or not Path(data).is_dir():
+    if (
+        not isinstance(table, Mapping)
+        or not all(str(key).isdigit() for key in table)
+        or not isinstance(data, str | Path)
+        or not Path(data).is_dir()
+    ):
         return None
     names = [str(table[key]) for key in sorted(table, key=int)]
     top = Path(data) / "train" if (Path(data) / "train").is_dir() else Path(data)

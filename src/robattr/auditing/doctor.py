@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robattr.auditing import checks
-from robattr.auditing.audit import input_channels, own_classes
+from robattr.auditing.audit import READ, input_channels, own_classes
 from robattr.auditing.material import Data, chosen, material
 from robattr.auditing.patient import Check, Patient, Plan
 from robattr.auditing.subject import Preprocessing, subject
@@ -103,7 +103,7 @@ def _probe(
 ) -> tuple[Tensor, Tensor | None]:
     """A few examples: the user's, else random ones."""
     if data is not None:
-        given = material(data, bounds=bounds, size=size, channels=channels, classes=classes)
+        given = material(data, bounds=bounds, size=size, channels=channels, classes=classes, limit=READ)
         x, y, _ = chosen(given, PROBED)
         return x, y
     for candidate in [tuple(shape)] if shape is not None else _shapes(model, channels):

@@ -40,6 +40,7 @@ def material(
     channels: int = 3,
     classes: Sequence[str] | None = None,
     held_out: float = 0.0,
+    limit: int | None = None,
     seed: int = 0,
 ) -> Dataset:
     """The user's data as a `Dataset`.
@@ -49,9 +50,10 @@ def material(
     classes    the names of the model's outputs, in their order; a folder's class folders are looked up in it
     held_out   share of each class set apart for validation, and as much for the test, where there are no such splits
 
+    limit      at most so many of a folder's images are read: an audit of 100 need not decode 50,000
+
     Images that cannot be read are skipped and listed in `skipped`.
     """
-    shares = {"validation": held_out, "test": held_out, "seed": seed}
     if isinstance(data, Dataset):
         return data
     if isinstance(data, str | Path):
@@ -60,14 +62,23 @@ def material(
         side = common_size(Path(data)) if size is None else size
         with warnings.catch_warnings():  # the skipped files are listed, one by one, where a reader sees them
             warnings.simplefilter("ignore")
-            found = datasets.from_folder(data, size=side, channels=channels, bounds=bounds, **shares)  # type: ignore[arg-type]
+            found = datasets.from_folder(
+                data,
+                size=side,
+                channels=channels,
+                bounds=bounds,
+                validation=held_out,
+                test=held_out,
+                seed=seed,
+                limit=limit,
+            )
         found = found if classes is None else _relabelled(found, classes)
         # A folder that happens to be called mnist is not MNIST.
         name = f"folder {found.name}" if found.name in datasets.names() else printable(found.name)
         return replace(found, name=name, classes=tuple(map(printable, found.classes)))
     if isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(part, "shape") for part in data):
         return _of_tensors(*data, bounds=bounds, classes=classes, held_out=held_out, seed=seed)
-    return datasets.from_dataset(data, bounds=bounds, classes=classes, **shares)  # type: ignore[arg-type]
+    return datasets.from_dataset(data, bounds=bounds, classes=classes, validation=held_out, test=held_out, seed=seed)
 
 
 def common_size(folder: Path) -> int:

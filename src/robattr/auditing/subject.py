@@ -71,6 +71,9 @@ class Subject(nn.Module):
     def normalise(self, x: Tensor) -> Tensor:
         if not self.preprocessed:
             return x
+        for name, values in (("mean", self.mean), ("std", self.std)):  # broadcasting would make one channel three
+            if len(values) not in (1, x.shape[1]):
+                raise InvalidInput(f"expected {x.shape[1]} channels in {name}, or one number, got {len(values)}")
         wide = (1, -1, *(1,) * (x.dim() - 2))
         return (x - self.mean.view(wide)) / self.std.view(wide)
 

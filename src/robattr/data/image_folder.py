@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ def from_folder(
     validation: float = 0.1,
     test: float = 0.1,
     seed: int = 0,
+    limit: int | None = None,
 ) -> Dataset:
     """A dataset of a folder whose subfolders are the classes, or which has train/ and test/ (and validation/) of such.
 
@@ -35,7 +37,7 @@ def from_folder(
     not given as a folder is split off the training images: of every class the shares `validation` and `test`,
     by the seed. Hidden files and files that are no images by their suffix are ignored; images that cannot be
     read are skipped, with one warning, and listed in `skipped`. Symbolic links are followed: it is the user's
-    own folder.
+    own folder. With a `limit`, at most so many images of each folder of classes are read, drawn by the seed.
     """
     top = Path(path).expanduser()
     if not top.is_dir():
@@ -50,17 +52,14 @@ def from_folder(
     classes = tuple(child.name for child in _visible(main) if child.is_dir())
     if not classes:
         raise DataError(f"expected class folders in {main}, got none: put each class's images in a folder of its own")
-    whole = _read(main, classes, size=size, mode=mode, skipped=skipped)
+    look = partial(_read, classes=classes, size=size, mode=mode, skipped=skipped, limit=limit, seed=seed)
+    whole = look(main)
     empty = [name for label, name in enumerate(classes) if label not in whole.labels]
-    if empty:
+    if empty and (limit is None or not all(_image_files(main / name) for name in empty)):
         raise DataError(
             f"{main}: expected images in every class folder, got none that can be read in {', '.join(empty)}"
         )
-    given = {
-        part: _read(folder, classes, size=size, mode=mode, skipped=skipped)
-        for part, folder in split_folders.items()
-        if is_split
-    }
+    given = {part: look(folder) for part, folder in split_folders.items() if is_split}
     train, held, tested = partition(
         whole.labels,
         validation=0.0 if "validation" in given else validation,
@@ -83,23 +82,35 @@ def from_folder(
     )
 
 
-def _read(folder: Path, classes: tuple[str, ...], *, size: int, mode: str, skipped: list[str]) -> Split:
+def _read(
+    folder: Path,
+    *,
+    classes: tuple[str, ...],
+    size: int,
+    mode: str,
+    skipped: list[str],
+    limit: int | None,
+    seed: int,
+) -> Split:
     """Every readable image of the class folders in `folder`, in the order of their paths; the others join `skipped`."""
     foreign = [child.name for child in _visible(folder) if child.is_dir() and child.name not in classes]
     if foreign:
         raise DataError(
             f"{folder}: expected the classes of the training folder, got also {', '.join(foreign)}: rename them"
         )
+    files = [(label, file) for label, name in enumerate(classes) for file in _image_files(folder / name)]
+    if limit is not None and limit < len(files):
+        drawn = torch.randperm(len(files), generator=torch.Generator().manual_seed(seed))[:limit]
+        files = [files[at] for at in drawn.sort().values.tolist()]
     images: list[NDArray[np.uint8]] = []
     labels: list[int] = []
-    for label, name in enumerate(classes):
-        for file in _image_files(folder / name):
-            image = _read_image(file, size=size, mode=mode)
-            if image is None:
-                skipped.append(str(file))
-            else:
-                images.append(image)
-                labels.append(label)
+    for label, file in files:
+        image = _read_image(file, size=size, mode=mode)
+        if image is None:
+            skipped.append(str(file))
+        else:
+            images.append(image)
+            labels.append(label)
     stacked = np.stack(images) if images else np.empty((0, 1 if mode == "L" else 3, size, size), np.uint8)
     return Split(torch.from_numpy(stacked), torch.tensor(labels, dtype=torch.int64), torch.arange(len(labels)))
 
