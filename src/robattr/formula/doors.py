@@ -58,63 +58,39 @@ class IntegratedGradients:
         create_graph: bool = False,
         path: Path = straight,
     ) -> Any:
-        """Attributions shaped like the inputs, and on request the gap sum(IG) − (f(x) − f(x₀)) per example."""
+        """Attributions, and on request the gap sum(IG) − (f(x) − f(x₀)) per example.
+
+        They are shaped like the inputs, or like the layer's output.
+        """
         flat = _Flat.of(self.forward_func, inputs, baselines, additional_forward_args)
+        at = self._place()
         values, delta = flat.integrate(
-            at_input,
-            target,
-            _rule(method, n_steps),
-            internal_batch_size,
-            path=path,
-            create_graph=create_graph,
+            at, target, _rule(method, n_steps), internal_batch_size, path=path, create_graph=create_graph
         )
-        attributions = flat.split(values)
+        attributions = flat.split(values) if at is at_input else values
         return (attributions, delta) if return_convergence_delta else attributions
+
+    def _place(self) -> Layer:
+        return at_input
 
 
 @dataclass(frozen=True)
-class PathLayerIG:
+class PathLayerIG(IntegratedGradients):
     """Integrated gradients of a hidden layer along the curve h∘r that the *inputs* move on (the paper's lemma 1).
 
     It equals Captum's `LayerConductance`. It is not Captum's `LayerIntegratedGradients`, which straightens the curve in
     the layer's own space. `layer` is the submodule, or its name.
     """
 
-    forward_func: nn.Module
     layer: nn.Module | str
 
-    def attribute(
-        self,
-        inputs: Inputs,
-        baselines: Baselines = None,
-        target: Target = None,
-        additional_forward_args: Any = None,
-        n_steps: int = 50,
-        method: str = "gausslegendre",
-        internal_batch_size: int | None = None,
-        return_convergence_delta: bool = False,
-        *,
-        create_graph: bool = False,
-        path: Path = straight,
-    ) -> Any:
-        """Attributions shaped like the layer's output."""
-        flat = _Flat.of(self.forward_func, inputs, baselines, additional_forward_args)
-        values, delta = flat.integrate(
-            at_layer(self._name()),
-            target,
-            _rule(method, n_steps),
-            internal_batch_size,
-            path=path,
-            create_graph=create_graph,
-        )
-        return (values, delta) if return_convergence_delta else values
-
-    def _name(self) -> str:
+    def _place(self) -> Layer:
         if isinstance(self.layer, str):
-            return self.layer
-        for name, module in self.forward_func.named_modules():
-            if module is self.layer:
-                return str(name)
+            return at_layer(self.layer)
+        if isinstance(self.forward_func, nn.Module):
+            for name, module in self.forward_func.named_modules():
+                if module is self.layer:
+                    return at_layer(name)
         raise InvalidInput(
             f"the layer {type(self.layer).__name__} is not a submodule of the model: pass one, or its name"
         )
