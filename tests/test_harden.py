@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from copy import deepcopy
 
 import pytest
@@ -120,3 +121,31 @@ def test_mistakes_are_refused(plain: nn.Module, tmp_path) -> None:
     for wrong in ({"objective": "ig-nrm"}, {"held_out": 0.0}, {"changes": {"m": 0}}, {"changes": {"mm": 1}}):
         with pytest.raises(robattr.RobattrError, match=r".{15}"):
             robattr.harden(plain, bars(), **{**QUICK, "out": tmp_path / "h", **wrong})
+
+
+def test_a_stopped_hardening_continues_to_the_same_weights(tmp_path) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(60, 5)
+    y = (x[:, 0] > 0.5).long()
+    net = taught(nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2)), x, y)
+    calls: list[int] = []
+
+    def loss(model, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        calls.append(len(calls))
+        if len(calls) == stop_at:
+            signal.raise_signal(signal.SIGTERM)
+        return robattr.cross_entropy(model, x, y)
+
+    call = {"objective": robattr.objectives.natural(of=loss), **QUICK, "steps": 6}
+    stop_at = 0
+    whole = robattr.harden(net, (x, y), out=tmp_path / "whole", **call)
+    calls.clear()
+    stop_at = 2
+    stopped = robattr.harden(net, (x, y), out=tmp_path / "h", **call)
+    assert (stopped.outcome.finished, stopped.after, stopped.page) == (False, None, None)
+    assert stopped.outcome.stopped_by == signal.SIGTERM
+    assert 0 < stopped.outcome.step < 6
+    continued = robattr.harden(net, (x, y), out=tmp_path / "h", **call)
+    assert continued.outcome.finished
+    pairs = zip(continued.model.parameters(), whole.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
