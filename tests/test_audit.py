@@ -283,3 +283,18 @@ def test_the_examples_of_an_audit_are_a_function_of_the_seed() -> None:
     assert chosen(data, 5, seed=1)[2] == chosen(data, 5, seed=1)[2]
     assert chosen(data, 5, seed=1)[2] != chosen(data, 5, seed=2)[2]
     assert np.array_equal(chosen(data, None)[2], np.arange(30))
+
+
+def test_own_maps_are_compiled_on_request_and_foreign_ones_never(plain: nn.Module, monkeypatch, tmp_path) -> None:
+    from robattr.auditing import record
+
+    asked: dict[str, bool] = {}
+    begin = record.evaluate
+
+    def noted(*args, **settings):
+        asked[settings["map"].name] = settings.pop("compiled")
+        return begin(*args, **settings)
+
+    monkeypatch.setattr(record, "evaluate", noted)
+    robattr.audit(plain, bars(), maps="sg,captum:Saliency", protocol="paper", compiled=True, **QUICK)
+    assert asked == {"sg": True, "captum-Saliency": False}

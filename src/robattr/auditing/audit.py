@@ -63,6 +63,7 @@ def audit(
     classes: Sequence[str] | None = None,
     seed: int = 0,
     device: str = "auto",
+    compiled: bool = False,
     fresh: bool = False,
     command: str | None = None,
     watch: Watch = silent,
@@ -75,10 +76,11 @@ def audit(
     eps             the radius of the attack, in the units of the data (default: 8/255 of the range)
     maps            which explanations: "ig,sg,captum:Saliency", or a list that may hold your own `Saliency`
     protocol        "paper" compares with published numbers, "strict" is what it takes to trust them, or "both"
+    compiled        compile the attack, which takes minutes and pays on a GPU
     out             the page to write, "audit.html"; records go to the folder "audit" beside it, and the same call
                     continues an interrupted audit from them. None: nothing is kept
     """
-    settings = Settings(eps, maps, protocol, examples, steps, points, seed)
+    settings = Settings(eps, maps, protocol, examples, steps, points, seed, compiled)
     with join(device) as world, TemporaryDirectory() as scratch:
         if out is None and world.size > 1:
             raise InvalidInput("several processes share an audit through its folder: say where, out='audit.html'")

@@ -83,6 +83,7 @@ def measure(
                 evaluate(
                     model, x, y,
                     protocol=protocol, map=map, ids=ids, place=Place(records, world.rank, world.size),
+                    compiled=settings.compiled and map.guide is None,  # a foreign method cannot be compiled
                     about={key: value for key, value in about.items() if value is not None},
                     progress=partial(watch, f"{protocol.name} {map.name}"),
                 )  # fmt: skip

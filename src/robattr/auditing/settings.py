@@ -29,6 +29,7 @@ class Settings:
     steps: int | None = None
     points: int | None = None
     seed: int = 0
+    compiled: bool = False  # compile the attack: worth its minutes on a GPU
 
     def __post_init__(self) -> None:
         if self.protocol not in ("both", "paper", "strict"):

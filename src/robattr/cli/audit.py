@@ -74,6 +74,7 @@ def audit(
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew where an audit was begun.")] = False,
     seed: Seed = 0,
     device: Device = "auto",
+    compiled: Annotated[bool, typer.Option("--compile", help="Compile the attack (worth it on a GPU).")] = False,
 ) -> None:
     """Attack the explanations of your model, and say in one page how far they hold.
 
@@ -89,7 +90,7 @@ def audit(
             eps=None if eps is None else number(eps), maps=maps, protocol=protocol,  # type: ignore[arg-type]
             examples=examples, steps=steps, points=points, out=out, name=model.rpartition("/")[2],
             size=size, channels=channels, classes=_names(classes), seed=seed, device=device,
-            fresh=fresh, command=_command(), watch=watch,
+            compiled=compiled, fresh=fresh, command=_command(), watch=watch,
         )  # fmt: skip
     for note in found.notes:
         _say(f"note: {note}")
