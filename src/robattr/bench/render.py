@@ -63,7 +63,7 @@ def _report(report: Report) -> str:
         f"{report.rates['bytes'] / 1e9:.4g} GB/s in a copy.",
         "",
     ]
-    return "\n".join(lines) + "\n".join(_case(case) for case in report.cases)
+    return "\n".join([*lines, *(_case(case) for case in report.cases)])
 
 
 def _case(case: Case) -> str:
