@@ -61,6 +61,9 @@ def test_hardening_from_end_to_end(plain: nn.Module, tmp_path) -> None:
     assert again.after == found.after
     with pytest.raises(CheckpointError, match="another configuration"):
         robattr.harden(plain, bars(), **{**call, "lr": 0.5})
+    for other in ({"batch_norm": "train"}, {"freeze": []}):
+        with pytest.raises(CheckpointError, match="training"):
+            robattr.harden(plain, bars(), **{**call, **other})
 
 
 def test_batch_norm_moves_when_told_to(plain: nn.Module, tmp_path) -> None:

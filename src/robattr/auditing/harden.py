@@ -27,6 +27,7 @@ from robattr.report.html import write_page
 from robattr.report.runs import Run as Audited
 from robattr.report.sections import Section
 from robattr.train import settings as keys
+from robattr.train.directory import RunDirectory, read_config
 from robattr.train.distributed import join
 from robattr.train.loop import Outcome, train
 from robattr.train.run import Objective, Run
@@ -126,14 +127,18 @@ def harden(
     run = _run(objective, given, audited, steps=steps, batch=batch, lr=lr, seed=seed, changes=dict(changes or {}))
     with join(device) as world:
         tuned, notes = subject(model, preprocessing=preprocessing, device=world.device, copy=True)
-        config = {"name": "Before", "method": "before", "notes": notes, "skipped": inside(given.skipped, data)}
+        tuned.freeze(batch_norm=batch_norm, layers=freeze)
+        still = {"batch_norm": batch_norm, "freeze": sorted(freeze)}
+        skipped = inside(given.skipped, data)
+        config = {"name": "Before", "method": "before", "training": still, "notes": notes, "skipped": skipped}
         tuned.eval()
         before = record(
             tuned, given, audited, place / "before", config=config, world=world, command=command or CALLED, watch=watch
         )
-        tuned.freeze(batch_norm=batch_norm, layers=freeze)
         if run.second_order and not isinstance(run, Given):
             fits = chunk_that_fits(tuned, given.pixels(given.train.images[:1]).to(world.device), m=run.m, batch=batch)
+            begun = RunDirectory(place / "hardened")  # what was begun continues as it was, on whatever machine
+            fits = read_config(begun).get("chunk") if begun.config.exists() else fits
             run = replace(run, chunk=chunk or run.chunk or fits)
         outcome = train(run, place / "hardened", dataset=given, model=tuned, device=device, resume=True)
         if not outcome.finished:

@@ -23,6 +23,8 @@ from robattr.train.checkpoint import write_atomically
 from robattr.train.directory import RunDirectory, environment, locked, read_config
 from robattr.train.distributed import World
 
+DECISIVE = ("dataset", "bounds", "preprocessing", "examples", "training")  # an audit is continued where these agree
+
 Watch: TypeAlias = Callable[[str, int, int], None]
 """watch(title, done, total): told how far each evaluation is."""
 
@@ -98,7 +100,7 @@ def _claim(here: RunDirectory, config: Mapping[str, Any], world: World, *, comma
     here.path.mkdir(parents=True, exist_ok=True)
     with locked(here.path):
         was = read_config(here) if here.config.exists() else None
-        odd = [key for key in ("dataset", "bounds", "preprocessing", "examples") if was and was.get(key) != config[key]]
+        odd = [key for key in DECISIVE if was and was.get(key) != config.get(key)]
         if odd and not fresh:
             raise CheckpointError(
                 f"{here.path} holds an audit of other data or settings ({', '.join(odd)}): choose another page with "
