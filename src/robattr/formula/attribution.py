@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.func import vjp
 
 from robattr.errors import InvalidInput
-from robattr.formula.layers import AtOutput, Layer, at_input
+from robattr.formula.layers import AtOutput, Layer, at_input, input_gradient
 from robattr.formula.network import Bound, Model, bind, check_batch, check_model, second_order
 from robattr.formula.paths import Path, straight
 from robattr.formula.quadrature import Rule, midpoint
@@ -89,14 +89,20 @@ class IG:
     def _partial(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, chunk: list[tuple[float, float]]) -> Tensor:
         """Σ over the chunk's nodes of w_k · integrand(r(t_k)), all nodes as one batch."""
         z = torch.cat([self.along(x, x1, t) for t, _ in chunk])
+        labels, weights = y.repeat(len(chunk)), [w for _, w in chunk]
+        if self.at == at_input and self.along == straight:  # r' does not depend on t: it leaves the sum
+            return (x1 - x) * _weighted(input_gradient(self.of, net, z, labels), weights)
         dz = torch.cat([self.along.derivative(x, x1, t) for t, _ in chunk])
-        each = self.at.integrand(self.of, net, z, dz, y.repeat(len(chunk)))
-        nodes: Tensor = each.unflatten(0, (len(chunk), len(x)))
-        weights = [w for _, w in chunk]
-        if len(set(weights)) == 1:
-            return weights[0] * nodes.sum(0)
-        # No tensor of weights: a copy to the device would break a CUDA graph.
-        return _sum([w * node for w, node in zip(weights, nodes, strict=True)])
+        return _weighted(self.at.integrand(self.of, net, z, dz, labels), weights)
+
+
+def _weighted(each: Tensor, weights: list[float]) -> Tensor:
+    """Σ_k w_k · each_k, for `each` of shape (k·B, ...)."""
+    nodes: Tensor = each.unflatten(0, (len(weights), len(each) // len(weights)))
+    if len(set(weights)) == 1:
+        return weights[0] * nodes.sum(0)
+    # No tensor of weights: a copy to the device would break a CUDA graph.
+    return _sum([w * node for w, node in zip(weights, nodes, strict=True)])
 
 
 class _Recomputed(torch.autograd.Function):

@@ -24,13 +24,18 @@ class Layer(Protocol):
     def integrand(self, of: Scalar, net: Bound, z: Tensor, dz: Tensor, y: Tensor) -> Tensor: ...
 
 
+def input_gradient(of: Scalar, net: Bound, z: Tensor, y: Tensor) -> Tensor:
+    """∇_x f(z), each example for itself."""
+    gradient: Tensor = grad(lambda v: of(net, v, y).sum())(z)
+    return gradient
+
+
 @dataclass(frozen=True)
 class AtInput:
     """h = identity: ∂f/∂x_i · r'_i(t)."""
 
     def integrand(self, of: Scalar, net: Bound, z: Tensor, dz: Tensor, y: Tensor) -> Tensor:
-        gradient: Tensor = grad(lambda v: of(net, v, y).sum())(z)
-        return gradient * dz
+        return input_gradient(of, net, z, y) * dz
 
 
 @dataclass(frozen=True)
