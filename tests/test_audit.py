@@ -14,10 +14,10 @@ from torch import nn
 
 import robattr
 from audit_fixtures import Attentive, Plain, bars, folder, taught
+from robattr._text import interval, number, numbers
 from robattr.auditing import Preprocessing, Subject, subject
 from robattr.auditing.material import chosen, material
 from robattr.auditing.subject import logits
-from robattr.auditing.text import interval, number, numbers
 from robattr.data import Dataset
 from robattr.errors import CheckpointError, DataError, InvalidInput, UnsupportedModel
 from robattr.evaluate.intervals import mean

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from robattr.auditing.text import printable
+from robattr._text import printable
 from robattr.auditing.verdict import classes, closing, judged, opening, show, sternest, verdict
 from robattr.report.runs import Evaluation, Run
 

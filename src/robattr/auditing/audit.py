@@ -14,12 +14,12 @@ from typing import Any
 
 from torch import nn
 
+from robattr._text import printable
 from robattr.auditing import verdict as judgement
 from robattr.auditing.material import Data, material
 from robattr.auditing.record import Watch, record, silent
 from robattr.auditing.settings import ProtocolName, Settings
 from robattr.auditing.subject import Preprocessing, subject
-from robattr.auditing.text import printable
 from robattr.auditing.verdict import Verdict
 from robattr.errors import InvalidInput
 from robattr.evaluate.maps import Saliency

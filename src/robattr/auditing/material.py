@@ -20,7 +20,7 @@ from torch import Tensor
 
 from robattr import data as datasets
 from robattr._extras import need
-from robattr.auditing.text import printable
+from robattr._text import printable
 from robattr.data import Dataset, Split
 from robattr.data.image_folder import SUFFIXES
 from robattr.data.own import partition

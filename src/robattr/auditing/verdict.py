@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from robattr.auditing.text import printable
+from robattr._text import printable
 from robattr.evaluate import intervals
 from robattr.evaluate.intervals import Estimate
 from robattr.report.runs import Evaluation, Run

@@ -80,8 +80,8 @@ def audit(
 
     It may be stopped at any moment: the same command continues.
     """
+    from robattr._text import interval, number
     from robattr.auditing import audit as begin
-    from robattr.auditing.text import interval, number
 
     with _watching() as watch:
         found = begin(
@@ -137,8 +137,8 @@ def harden(
 
     It may be stopped at any moment: the same command continues.
     """
+    from robattr._text import interval, number
     from robattr.auditing import harden as begin
-    from robattr.auditing.text import interval, number
     from robattr.train.settings import parse_word
 
     with _watching() as watch:
@@ -185,9 +185,9 @@ def doctor(
     from rich.console import Console
     from rich.markup import escape
 
+    from robattr._text import interval, numbers, printable
     from robattr.auditing import Plan
     from robattr.auditing import doctor as examine
-    from robattr.auditing.text import interval, numbers, printable
 
     found = examine(
         _model(model, weights), data,
@@ -218,7 +218,7 @@ def _model(ref: str, weights: Path | None) -> nn.Module:
 
 
 def _preprocessing(mean: str | None, std: str | None) -> dict[str, Any] | None:
-    from robattr.auditing.text import numbers
+    from robattr._text import numbers
 
     given = {key: numbers(text) for key, text in (("mean", mean), ("std", std)) if text is not None}
     return given or None
@@ -239,14 +239,14 @@ def _command() -> str:
 
 
 def _say(text: str) -> None:
-    from robattr.auditing.text import printable
+    from robattr._text import printable
 
     typer.echo(printable(text), err=True)
 
 
 def _show(verdict: Verdict) -> None:
     """The verdict as the page has it."""
-    from robattr.auditing.text import printable
+    from robattr._text import printable
 
     typer.echo(printable(verdict.headline))
     for line in verdict.findings:

@@ -6,12 +6,12 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from fractions import Fraction
 from math import isfinite
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from robattr._text import number
 from robattr.errors import InvalidInput, nearest
 from robattr.train.run import Run
 
@@ -81,11 +81,11 @@ def _read(kind: Any, text: str) -> Any:
     if kind is bool:
         return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(text.lower(), text)
     if kind in (int, float):
-        try:  # Fraction also reads 8/255, 1_000 and 1e5
-            number = Fraction(text)
-        except (ValueError, ZeroDivisionError):
+        try:  # also reads 8/255, 1_000 and 1e5
+            value = number(text)
+        except InvalidInput:
             return text
-        return int(number) if kind is int and number.denominator == 1 else float(number)
+        return int(value) if kind is int and value.is_integer() else value
     return text
 
 
