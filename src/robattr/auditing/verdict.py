@@ -14,6 +14,7 @@ from robattr.report.runs import Evaluation, Run
 from robattr.report.sections import Section
 
 HOLDS, FRAGILE = 0.7, 0.5  # of the top-k intersection: the lower end above the first, the upper end below the second
+FEW = 10  # fewer scored examples than this carry no verdict, whatever their interval
 WIDE = 0.15  # an interval wider than this settles little
 FLIMSY = 0.6  # an accuracy below this makes one doubt the labels or the preprocessing first
 
@@ -43,7 +44,10 @@ def verdict(run: Run) -> Verdict:
         "unclear": "Nothing can be said about the explanations",
     }[level]
     if level == "unclear":
-        headline = f"{words}: no audited example was both classified correctly and scored."
+        scored = int(topk.get("n") or 0)
+        headline = (
+            f"{words}: {scored} of the audited examples were classified correctly and scored, and {FEW} are needed."
+        )
     else:
         headline = (
             f"{words}. A change of at most ε = {eps:.4g} in any value, chosen to mislead, leaves the answer as it was "
@@ -53,13 +57,11 @@ def verdict(run: Run) -> Verdict:
 
 
 def judged(topk: Mapping[str, Any]) -> Level:
-    """By the interval of the top-k intersection, where there is one."""
+    """By the interval of the top-k intersection, where enough examples were scored."""
     value = topk.get("value")
-    if value is None:
+    if value is None or (topk.get("n") or 0) < FEW:
         return "unclear"
-    low = value if topk.get("low") is None else topk["low"]
-    high = value if topk.get("high") is None else topk["high"]
-    return "holds" if low >= HOLDS else "fragile" if high < FRAGILE else "partly"
+    return "holds" if topk["low"] >= HOLDS else "fragile" if topk["high"] < FRAGILE else "partly"
 
 
 def sternest(run: Run) -> Evaluation:
@@ -177,6 +179,8 @@ def _next_steps(run: Run, main: Evaluation, level: Level) -> Iterable[str]:
         yield "Until then, let no single map decide: whoever can change the input a little can choose what it shows."
     if steadier := _steadier(run, main):
         yield steadier
+    if level == "unclear":
+        yield f"Audit more examples (--examples): fewer than {FEW} scored ones say nothing either way."
     if level == "holds":
         yield "Audit again after every retraining, and at a larger ε: the curves show where the maps begin to move."
     if topk.get("low") is not None and topk["high"] - topk["low"] > WIDE:
