@@ -115,7 +115,7 @@ def test_an_audit_reports_everything_and_leaves_the_model_alone(plain: nn.Module
     plain.stem.weight.requires_grad_(False)
     before, modes = deepcopy(plain.state_dict()), [m.training for m in plain.modules()]
     page = tmp_path / "deep" / "audit.html"
-    found = robattr.audit(plain, bars(), maps="ig,sg", out=page, **QUICK)
+    found = robattr.audit(plain, bars(), maps="ig,sg", out=page, **{**QUICK, "examples": 12})
     assert all(torch.equal(value, before[name]) for name, value in plain.state_dict().items())
     assert modes == [m.training for m in plain.modules()]
     assert not plain.stem.weight.requires_grad
@@ -125,7 +125,7 @@ def test_an_audit_reports_everything_and_leaves_the_model_alone(plain: nn.Module
     assert kinds == {(p, m) for p in ("paper", "strict") for m in ("ig", "sg")}
     for e in found.run.evaluations:
         assert {"nat_acc", "adv_acc", "topk", "kendall", "noise_topk", "noise_kendall"} <= e.summary["columns"].keys()
-        assert len(e.records) == 9
+        assert len(e.records) == 12
         assert e.summary["curves"]["score_vs_eps"]["eps"][0] == 0.0
         assert e.summary["settings"]["k"] == 6  # a tenth of the 64 pixels
         assert e.gallery is not None
