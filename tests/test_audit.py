@@ -23,6 +23,7 @@ from robattr.errors import CheckpointError, DataError, InvalidInput, Unsupported
 from robattr.evaluate.intervals import mean
 
 QUICK = {"steps": 2, "points": 3, "examples": 9, "device": "cpu", "eps": 8 / 255}
+ENOUGH = {**QUICK, "examples": 12}  # for a verdict
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +116,7 @@ def test_an_audit_reports_everything_and_leaves_the_model_alone(plain: nn.Module
     plain.stem.weight.requires_grad_(False)
     before, modes = deepcopy(plain.state_dict()), [m.training for m in plain.modules()]
     page = tmp_path / "deep" / "audit.html"
-    found = robattr.audit(plain, bars(), maps="ig,sg", out=page, **{**QUICK, "examples": 12})
+    found = robattr.audit(plain, bars(), maps="ig,sg", out=page, **ENOUGH)
     assert all(torch.equal(value, before[name]) for name, value in plain.state_dict().items())
     assert modes == [m.training for m in plain.modules()]
     assert not plain.stem.weight.requires_grad
@@ -142,18 +143,18 @@ def test_an_audit_reports_everything_and_leaves_the_model_alone(plain: nn.Module
     assert found.verdict.level in ("holds", "partly", "fragile")
 
     finished = (page.parent / "audit" / "records" / "strict-ig.jsonl").read_bytes()
-    again = robattr.audit(plain, bars(), maps="ig,sg", out=page, **QUICK)  # nothing is measured twice
+    again = robattr.audit(plain, bars(), maps="ig,sg", out=page, **ENOUGH)  # nothing is measured twice
     assert (page.parent / "audit" / "records" / "strict-ig.jsonl").read_bytes() == finished
     assert again.verdict == found.verdict
     with pytest.raises(CheckpointError, match="other data"):
-        robattr.audit(plain, bars(seed=2), maps="ig,sg", out=page, **QUICK)
+        robattr.audit(plain, bars(seed=2), maps="ig,sg", out=page, **ENOUGH)
     with pytest.raises(CheckpointError, match="settings"):
         robattr.audit(plain, bars(), out=page, **{**QUICK, "eps": 0.1})
     with torch.no_grad():
         plain.head.bias[0] += 0.1
     with pytest.raises(CheckpointError, match="weights"):
-        robattr.audit(plain, bars(), maps="ig,sg", out=page, **QUICK)
-    anew = robattr.audit(plain, bars(), protocol="paper", out=page, fresh=True, **QUICK)
+        robattr.audit(plain, bars(), maps="ig,sg", out=page, **ENOUGH)
+    anew = robattr.audit(plain, bars(), protocol="paper", out=page, fresh=True, **ENOUGH)
     assert [e.summary["map"] for e in anew.run.evaluations] == ["ig"]  # nothing of the old one is left
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("do not touch")
