@@ -1,7 +1,9 @@
-"""The embedded Fashion-MNIST subset: four runs of seconds each on two CPU cores. The numbers are ours, not the paper's.
+"""The embedded Fashion-MNIST subset: four runs, each a minute or less on one CPU core. The numbers are ours.
 
-Few attack steps and few path points, at midpoints, which are accurate at small m; one cycle of the learning
-rate.
+Few attack steps and path points, at midpoints, which are accurate at small m; one cycle of a high learning rate; ε
+grows during the first half. The radius is 0.04, not the 0.1 of Fashion-MNIST and of the evaluation: with a tenth of
+the images the full radius costs ten points of accuracy, this one three to four, and most of the robustness remains.
+Everything was chosen on the validation split.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from robattr.train.run import Run
 
 QUICK = Run(
     dataset="fashion-mini",
-    eps=0.1, attack_steps=3, step_size=0.05, m=4, m_attack=2, rule="midpoint",
-    optimizer="adam", lr=3e-3, schedule="one-cycle", reduction="mean", steps=400, batch=50,
-    log_every=50, validate_every=200, checkpoint_every=100,
+    eps=0.04, attack_steps=3, step_size=0.02, m=2, m_attack=1, rule="midpoint",
+    optimizer="adam", lr=8e-3, schedule="one-cycle", reduction="mean", steps=600, batch=50, eps_ramp=(0, 300),
+    log_every=50, validate_every=200, checkpoint_every=200,
 )  # fmt: skip
 
 
@@ -30,7 +32,7 @@ def madry() -> Run:
 
 def ig_norm() -> Run:
     """ℓ(x) + λ max ‖IG(x, x')‖₁."""
-    return replace(QUICK, method="ig-norm", weight=1.0)
+    return replace(QUICK, method="ig-norm", weight=0.5)
 
 
 def ig_sum_norm() -> Run:

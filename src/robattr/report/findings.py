@@ -18,11 +18,15 @@ class Finding:
 
 
 def finding(group: Group) -> Finding:
-    """Compare the reference model (NATURAL where there is one, else the most fragile) with the most robust one."""
+    """Compare the reference model (NATURAL where there is one, else the most fragile) with the most robust one.
+
+    Of models whose intervals reach the best value, the last in the paper's order is named: IG-SUM-NORM, if it is there.
+    """
     scored = [(run, e) for run, e in group.members if _column(e, "topk").get("value") is not None]
     if not scored:
         return Finding(f"On {group.dataset} no example was scored, so there is nothing to compare.", ())
-    best = max(scored, key=lambda member: _mean(member[1], "topk"))
+    most = max(_mean(e, "topk") for _, e in scored)
+    best = [m for m in scored if max(_mean(m[1], "topk"), _column(m[1], "topk").get("high") or 0.0) >= most][-1]
     worst = min(scored, key=lambda member: _mean(member[1], "topk"))
     reference = next((member for member in scored if member[0].method == "natural"), worst)
     return Finding(_headline(group, reference, best), tuple(_cautions(scored, reference, best)))
