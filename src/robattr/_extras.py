@@ -14,6 +14,5 @@ def need(module: str, *, extra: str) -> ModuleType:
         return import_module(module)
     except ImportError as cause:
         raise MissingExtra(
-            f"this needs the package {module.split('.')[0]!r}, which is not installed: "
-            f'pip install "robattr[{extra}]"'
+            f'this needs the package {module.split(".")[0]!r}, which is not installed: pip install "robattr[{extra}]"'
         ) from cause
