@@ -119,6 +119,7 @@ def test_order_and_class_filter(visit: Visit) -> None:
     assert shares == sorted(shares)
     page.select_option("#sort", "id")
     assert page.locator(".thumb span").all_inner_texts() == [f"#{i}" for i in range(8)]
+    page.locator(".thumb").first.click()
     page.select_option("#class", label="Trouser")
     assert [t.get_attribute("data-id") for t in page.locator(".thumb").all()] == ["1", "4", "7"]
     visit.wait(example=1)

@@ -77,7 +77,7 @@ def table(groups: Iterable[Group]) -> Table:
     kinds = "; ".join(dict.fromkeys(f"{group.map_name} maps, {group.protocol} protocol" for group in gathered))
     ks = sorted({group.k for group in gathered})
     k = f"k = {', '.join(map(str, ks))}"
-    caption = f"Robustness of attributions ({kinds}, {k}). Intervals are 95 %."
+    caption = f"Robustness of attributions ({kinds}, {k}). Intervals are 95%."
     shown = Table(caption, COLUMNS, rows)
     return Table(f"{caption} Paper: {SOURCE}.", COLUMNS, rows) if shown.has_paper else shown
 

@@ -206,7 +206,7 @@
       .filter((e) => label === "" || e.label === Number(label))
       .sort((a, b) => sortKey(a, sort) - sortKey(b, sort) || a.id - b.id);
   };
-  const buildStrip = () => {
+  const buildStrip = (start) => {
     const strip = $("strip"), sort = $("sort").value, shown = listed();
     strip.replaceChildren(...shown.map((example) => {
       const button = make("button", "thumb"), canvas = make("canvas");
@@ -220,7 +220,9 @@
       inflate(example.image).then((image) => paint(canvas, (i) => colour(i, state.group.shape[2], (j) => image[j])));
       return button;
     }));
-    if (shown.length) choose(shown.includes(state.example) ? state.example : shown[0], false);
+    if (shown.length) choose(shown.includes(state.example) ? state.example : shown[start], false);
+    const selected = strip.querySelector("[aria-selected=true]");
+    if (selected) strip.scrollLeft = selected.offsetLeft - strip.offsetLeft - strip.clientWidth / 2;
   };
   const choose = (example, focus) => {
     state.example = example;
@@ -273,8 +275,8 @@
     draw();
   });
   $("amplify").addEventListener("change", () => { state.amplify = Number($("amplify").value); draw(); });
-  $("class").addEventListener("change", buildStrip);
-  $("sort").addEventListener("change", buildStrip);
+  $("class").addEventListener("change", () => buildStrip(0));
+  $("sort").addEventListener("change", () => buildStrip(0));
 
   const option = (value, text) => { const o = make("option", "", text); o.value = value; return o; };
   const open = (group) => {
@@ -287,7 +289,8 @@
     $("topk-label").textContent = `Top-${group.k} pixels`;
     $("step").max = longest();
     state.amplify = group.amplify; $("amplify").value = String(group.amplify);
-    buildCards(); setStep(longest()); buildStrip();
+    buildCards(); setStep(longest());
+    buildStrip(Math.floor(group.examples.length / 2)); // begin with the usual case, not with the worst
   };
   const legend = $("ramp").getContext("2d"), bar = legend.createImageData(256, 1);
   for (let v = 0; v < 256; v++) bar.data.set([...scale(v), 255], 4 * v);
