@@ -39,10 +39,10 @@ def demo(
     from robattr.reproduce.workers import side_by_side
 
     made = jobs("table1", out, datasets=("fashion-mini",), examples=examples)
-    if dry_run:
-        _describe(made, "cpu")
-        return
     together = min(2, os.cpu_count() or 1) if workers is None else workers
+    if dry_run:
+        _describe(made, "cpu", together=together)
+        return
     if together == 1 or all(step.done for step in steps(made)):
         _carry_out(made, device="cpu", data_dir=None)
     elif stopped := side_by_side(made, workers=together, device="cpu"):
@@ -119,16 +119,21 @@ def _show(jobs: list[Job], folder: Path, *, title: str) -> None:
     console.print(f"\nopen {page}", markup=False, soft_wrap=True)
 
 
-def _describe(jobs: list[Job], device: str) -> None:
+def _describe(jobs: list[Job], device: str, *, together: int = 1) -> None:
+    """Print the plan with the time of each step, timed here with the threads it will have."""
+    import torch
+
     from robattr.reproduce.estimate import words
     from robattr.reproduce.plan import steps
 
+    if together > 1:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // together))
     total = 0.0
     for step in steps(jobs):
         seconds = step.seconds(device)
         total += seconds
         typer.echo(f"{step.title:60} {'done' if step.done else 'about ' + words(seconds)}")
-    typer.echo(f"{'in all, one after the other on this machine':60} about {words(total)}")
+    typer.echo(f"{f'in all, on this machine, {together} at a time':60} about {words(total / together)}")
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import cache
 
 import torch
-from torch import nn
 
 from robattr import models
 from robattr.data import card
@@ -21,7 +20,8 @@ from robattr.reproduce.job import Job
 from robattr.train.distributed import choose_device
 from robattr.train.run import Run
 
-SAMPLE = 4  # images timed on a processor, where the time of a large net is proportional to them
+FEW, LONG = 2, 0.25  # images timed first on a processor, and the seconds that are long enough
+BLOCK = 16  # examples attacked together
 
 
 def seconds_to_train(job: Job, device: str = "auto") -> float:
@@ -61,18 +61,16 @@ def _training_step(run: Run, device: str) -> tuple[float, float]:
     """(seconds of a step without its attack, seconds of each attack step)."""
     where = choose_device(device)
     model = models.for_dataset(run.dataset).to(where)
-    many = run.batch if where.type == "cuda" or _small(model) else SAMPLE
-    x, y = _images(run.dataset, many, where)
+    x, y = _images(run.dataset, run.batch, where)
     bounds = paper(run.dataset).bounds
 
-    def step(attack_steps: int) -> Callable[[], object]:
+    def seconds(attack_steps: int) -> float:
         rho = replace(run, attack_steps=attack_steps).objective(bounds)
-        return lambda: rho(model, x, y).value.mean().backward()
+        return _time(lambda n: rho(model, x[:n], y[:n]).value.mean().backward(), run.batch, where)
 
-    one, three = _time(step(1), where), _time(step(3), where)
+    one, three = seconds(1), seconds(3)
     each = max(0.0, (three - one) / 2)
-    scale = run.batch / many
-    return scale * max(one - each, 0.0), scale * each
+    return max(one - each, 0.0), each
 
 
 @cache
@@ -80,21 +78,15 @@ def _attack_iteration(dataset: str, map_name: str, device: str) -> float:
     """Seconds of one iteration of the attribution attack on one example."""
     where = choose_device(device)
     protocol = paper(dataset)
-    model: nn.Module = models.for_dataset(dataset).to(where).eval()
-    many = 16 if where.type == "cuda" or _small(model) else SAMPLE
-    x, y = _images(dataset, many, where)
+    model = models.for_dataset(dataset).to(where).eval()
+    x, y = _images(dataset, BLOCK, where)
     map = by_name(map_name, N=protocol.N, bounds=protocol.bounds)
 
-    def attack(steps: int) -> Callable[[], object]:
-        ifia = IFIA(model, protocol.eps, protocol.alpha, steps, k=protocol.k, map=map, bounds=protocol.bounds)
-        return lambda: ifia(x, y)
+    def seconds(steps: int) -> float:
+        attack = IFIA(model, protocol.eps, protocol.alpha, steps, k=protocol.k, map=map, bounds=protocol.bounds)
+        return _time(lambda n: attack(x[:n], y[:n]), BLOCK, where)
 
-    return max(1e-9, (_time(attack(3), where) - _time(attack(1), where)) / (2 * many))
-
-
-def _small(model: nn.Module) -> bool:
-    """A net so small that calling it costs more than computing it: it must be timed on whole batches."""
-    return sum(p.numel() for p in model.parameters()) < 50_000
+    return max(1e-9, (seconds(3) - seconds(1)) / (2 * BLOCK))
 
 
 def _images(dataset: str, many: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -105,12 +97,23 @@ def _images(dataset: str, many: int, device: torch.device) -> tuple[torch.Tensor
     return x.to(device), (torch.arange(many) % len(about.classes)).to(device)
 
 
-def _time(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds of the second call: the first pays for what is prepared once."""
-    work()
+def _time(work: Callable[[int], object], many: int, device: torch.device) -> float:
+    """Seconds of work on `many` images, after a first call that pays for what is prepared once.
+
+    On a processor a few images are timed first: where they take long, the work is proportional to the images.
+    """
+    few = many if device.type == "cuda" else min(FEW, many)
+    work(few)
+    took = _clock(work, few, device)
+    if few == many or took > LONG:
+        return took * many / few
+    return _clock(work, many, device)
+
+
+def _clock(work: Callable[[int], object], many: int, device: torch.device) -> float:
     _settle(device)
     began = time.perf_counter()
-    work()
+    work(many)
     _settle(device)
     return time.perf_counter() - began
 
