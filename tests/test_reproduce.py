@@ -139,7 +139,7 @@ def test_jobs_side_by_side_leave_what_jobs_in_turn_leave(tmp_path: Path, capfd: 
     threads = torch.get_num_threads()
     torch.set_num_threads(
         max(1, (os.cpu_count() or 1) // 2)
-    )  # as in a worker: sums are rounded in the order of threads
+    )  # as in a worker: rounding follows threads
     try:
         alone.train(device="cpu", data_dir=None)
     finally:
