@@ -137,9 +137,7 @@ def test_jobs_side_by_side_leave_what_jobs_in_turn_leave(tmp_path: Path, capfd: 
         assert any(line.startswith(method) and "attacked 12 of 12 images" in line for line in lines)
     alone = replace(made[0], path=tmp_path / "alone")
     threads = torch.get_num_threads()
-    torch.set_num_threads(
-        max(1, (os.cpu_count() or 1) // 2)
-    )  # as in a worker: rounding follows threads
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))  # as in a worker: rounding follows threads
     try:
         alone.train(device="cpu", data_dir=None)
     finally:
