@@ -165,6 +165,7 @@
     state.cards = state.group.models.map((name) => {
       const root = make("article", `card s${data.shades[name] % 6}`), head = make("header");
       const body = make("div"), panels = make("div", "panels"), absent = make("p", "absent", "");
+      absent.hidden = true; // until it is known
       absent.textContent = "This model has no record of this example: it misclassified it, or kept another gallery.";
       const card = { root, body, absent, state: make("p", "state"), recorded: make("p", "recorded") };
       head.append(make("h3", "", name), card.state);
@@ -220,7 +221,9 @@
       inflate(example.image).then((image) => paint(canvas, (i) => colour(i, state.group.shape[2], (j) => image[j])));
       return button;
     }));
-    if (shown.length) choose(shown.includes(state.example) ? state.example : shown[start], false);
+    // An example that every model has, from `start` on, so that the first look compares them all.
+    const first = shown.slice(start).find((e) => e.models.every(Boolean)) ?? shown[start];
+    if (shown.length) choose(shown.includes(state.example) ? state.example : first, false);
     const selected = strip.querySelector("[aria-selected=true]");
     if (selected) strip.scrollLeft = selected.offsetLeft - strip.offsetLeft - strip.clientWidth / 2;
   };
