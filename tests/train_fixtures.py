@@ -26,12 +26,11 @@ def tiny_data() -> Dataset:
     return from_tensors(x, y, validation=0.1, test=0.1, name="tiny")
 
 
-def tiny_net(*, norm: bool = False, dropout: float = 0.0) -> nn.Module:
+def tiny_net(*, norm: bool = False, bias: bool | None = None, dropout: float = 0.0) -> nn.Module:
     torch.manual_seed(5)
     middle: list[nn.Module] = [nn.BatchNorm2d(4)] if norm else []
     return nn.Sequential(
-        # A bias before batch norm would have a zero gradient, and Adam would blow its rounding noise up to full steps.
-        nn.Conv2d(1, 4, 3, bias=not norm),
+        nn.Conv2d(1, 4, 3, bias=not norm if bias is None else bias),
         *middle,
         nn.Softplus(),
         nn.Flatten(),
