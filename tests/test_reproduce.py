@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from robattr import recipes
@@ -128,7 +127,10 @@ def test_more_examples_are_an_evaluation_not_done_yet(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_jobs_side_by_side_leave_what_jobs_in_turn_leave(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_jobs_side_by_side_leave_what_jobs_in_turn_leave(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)  # a thread for each worker: rounding follows threads
     made = jobs("table1", tmp_path, datasets=["fashion-mini"], examples=12)
     assert side_by_side(made, workers=2, device="cpu") is None
     assert all(step.done for step in plan.steps(made))
@@ -136,12 +138,7 @@ def test_jobs_side_by_side_leave_what_jobs_in_turn_leave(tmp_path: Path, capfd: 
     for method in ("natural", "ig-sum-norm"):
         assert any(line.startswith(method) and "attacked 12 of 12 images" in line for line in lines)
     alone = replace(made[0], path=tmp_path / "alone")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))  # as in a worker: rounding follows threads
-    try:
-        alone.train(device="cpu", data_dir=None)
-    finally:
-        torch.set_num_threads(threads)
+    assert side_by_side([alone], workers=2, device="cpu") is None
     weights = [(job.path / "model.safetensors").read_bytes() for job in (made[0], alone)]
     assert weights[0] == weights[1]
 
