@@ -180,6 +180,19 @@ def test_bf16_stays_within_its_stated_error(device: str) -> None:
     torch.testing.assert_close(values["bf16"], values["fp32"], rtol=3e-2, atol=0.0)
 
 
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # what a CPU without bf16 units says
+def test_bf16_leaves_the_fast_products_of_float32_on() -> None:
+    """On a CPU without bf16 units torch answers the first bf16 product by turning oneDNN off, for all that follows."""
+    before = torch.backends.mkldnn.enabled
+    a = torch.rand(64, 128)
+    with precision("bf16", "cpu"):
+        torch.nn.functional.linear(a, torch.rand(32, 128), torch.rand(32))
+    assert torch.backends.mkldnn.enabled == before
+    with precision("bf16", "cpu"):
+        torch.backends.mkldnn.enabled = False
+    assert torch.backends.mkldnn.enabled == before
+
+
 def test_precision_and_determinism_leave_no_trace() -> None:
     before = torch.backends.cuda.matmul.allow_tf32, torch.are_deterministic_algorithms_enabled()
     for name in ("fp32", "tf32", "bf16"):

@@ -19,10 +19,14 @@ Precision = Literal["fp32", "tf32", "bf16"]
 
 @contextmanager
 def precision(name: str, device: str = "cuda") -> Iterator[None]:
-    """While open, products run in the named precision; on leaving, every switch is as it was."""
+    """While open, products run in the named precision; on leaving, every switch is as it was.
+
+    One switch is torch's own: on a CPU without bf16 units the first bf16 product turns oneDNN off for the process.
+    """
     if name not in get_args(Precision):
         raise InvalidInput(f"unknown precision {name!r}: {nearest(name, get_args(Precision))}")
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    onednn = torch.backends.mkldnn.enabled
     low = torch.autocast(device, dtype=torch.bfloat16) if name == "bf16" else nullcontext()
     try:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name != "fp32"
@@ -30,6 +34,7 @@ def precision(name: str, device: str = "cuda") -> Iterator[None]:
             yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+        torch.backends.mkldnn.enabled = onednn
 
 
 @contextmanager
