@@ -32,6 +32,7 @@ from robattr import (
     total,
 )
 from robattr.formula.layers import Layer
+from robattr.formula.network import gradient
 from robattr.formula.paths import Path
 from robattr.formula.sizes import Size
 
@@ -198,3 +199,25 @@ def test_the_curve_matters() -> None:
     along: list[Path] = [straight, PATHS["polyline"]]
     a, b = (IG(along=r, rule=midpoint(40))(net, x, x1, y) for r in along)
     assert float((a - b).detach().abs().max()) > 1e-2
+
+
+def test_the_gradient_is_the_same_by_autograd_and_by_torch_func() -> None:
+    """Values, derivatives in z and derivatives in what f holds; with nothing to differentiate it is zero."""
+    w = torch.rand(3, dtype=torch.float64, requires_grad=True)
+    z = torch.rand(4, 3, dtype=torch.float64, requires_grad=True)
+
+    def f(v: Tensor) -> Tensor:
+        return (w * v**3).sum(1).sin()
+
+    plain = gradient(f, z)
+    pure = torch.func.grad(lambda v: f(v).sum())(z)
+    assert torch.equal(plain, pure)
+    assert torch.equal(torch.func.vmap(lambda v: gradient(f, v[None])[0])(z), pure)
+    for a, b in zip(*(torch.autograd.grad((g**2).sum(), (w, z)) for g in (plain, pure)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
+    with torch.no_grad():
+        still = gradient(f, z)
+    assert torch.equal(still, pure)
+    assert not still.requires_grad
+    assert torch.equal(gradient(lambda v: torch.ones(len(v)), z), torch.zeros_like(z))
+    assert torch.equal(gradient(lambda v: w.sum().expand(len(v)), z), torch.zeros_like(z))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from robattr.bench.counting import operations, size_of
 from robattr.bench.results import Roofline
@@ -17,6 +16,7 @@ from robattr.engine import Compiled, Step, precision
 from robattr.evaluate.memory import SECOND_ORDER, bytes_per_row
 from robattr.formula import PGD, Change, Robust
 from robattr.formula.network import Bound, second_order
+from robattr.formula.network import gradient as gradient_of
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ def attack_gradient(subject: Subject, change: Change, how: How) -> tuple[Callabl
 
     def gradient(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, z: Tensor, y: Tensor) -> Tensor:
         net = Bound(model, model, parameters, buffers)
-        out: Tensor = grad(lambda v: change(net, x, v, y).sum())(z)
-        return out
+        with torch.no_grad():
+            return gradient_of(lambda v: change(net, x, v, y), z)
 
     fn = Compiled(gradient, name="attack gradient") if how.compiled else gradient
 

@@ -8,10 +8,10 @@ from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from robattr.errors import InvalidInput
 from robattr.formula.neighbourhoods import Neighbourhood, Rand
+from robattr.formula.network import gradient
 
 Value: TypeAlias = Callable[[Tensor], Tensor]
 """x' ↦ (B,): what the adversary maximises, each example for itself."""
@@ -76,8 +76,8 @@ class PGD:
 
     def step(self, value: Value, z: Tensor, x: Tensor, within: Neighbourhood) -> Tensor:
         """One projected step from z."""
-        g: Tensor = grad(lambda v: value(v).sum())(z)
-        return within.project(z + self.step_size * within.direction(g), x).detach()
+        with torch.no_grad():
+            return within.project(z + self.step_size * within.direction(gradient(value, z)), x)
 
     @staticmethod
     def _begin(x: Tensor, within: Neighbourhood, start: Tensor | None, rand: Rand) -> Tensor:

@@ -14,7 +14,7 @@ from torch.func import grad, jvp
 from torch.utils.hooks import RemovableHandle
 
 from robattr.errors import InvalidInput, UnsupportedModel, nearest
-from robattr.formula.network import Bound
+from robattr.formula.network import Bound, gradient
 from robattr.formula.scalars import Scalar
 
 
@@ -26,8 +26,7 @@ class Layer(Protocol):
 
 def input_gradient(of: Scalar, net: Bound, z: Tensor, y: Tensor) -> Tensor:
     """∇_x f(z), each example for itself."""
-    gradient: Tensor = grad(lambda v: of(net, v, y).sum())(z)
-    return gradient
+    return gradient(lambda v: of(net, v, y), z)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from robattr.errors import InvalidInput, UnsupportedModel
@@ -74,6 +74,25 @@ def bind(model: Model) -> Bound:
         dict(model.named_parameters()),
         {name: b.detach().clone() for name, b in model.named_buffers()},
     )
+
+
+def gradient(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    """∇_z Σ f(z), itself differentiable in z and in all that f holds.
+
+    By `torch.func` under its own transforms and the compiler; elsewhere by plain autograd, which costs a small network
+    a fifth less. The numbers are the same.
+    """
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        out: Tensor = grad(lambda v: f(v).sum())(z)
+        return out
+    wanted = torch.is_grad_enabled()
+    with torch.enable_grad():
+        v = z if z.requires_grad else z.detach().requires_grad_()
+        value = f(v).sum()
+        if not value.requires_grad:
+            return torch.zeros_like(z)
+        (out,) = torch.autograd.grad(value, v, create_graph=wanted, materialize_grads=True)
+    return out
 
 
 @contextmanager
