@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,19 @@ from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
 from robattr import cli, recipes
-from robattr.bench import ifia, kendall, naive, quadrature, render, results, run, scaling, subjects, training
+from robattr.bench import (
+    evaluation,
+    ifia,
+    kendall,
+    naive,
+    quadrature,
+    render,
+    results,
+    run,
+    scaling,
+    subjects,
+    training,
+)
 from robattr.bench.agree import Disagreement, agree, within
 from robattr.bench.counting import operations, peak_bytes
 from robattr.bench.engine import How, attack_gradient, training_step, work_of_gradient, work_of_step
@@ -145,6 +158,18 @@ def test_an_ifia_case_agrees(small: Subject) -> None:
     assert 0 < comparison.roofline.operations <= comparison.roofline.baseline_operations
     for _, alone, together in case.tables[0].rows:
         assert alone == pytest.approx(together, abs=0.05)
+
+
+def test_an_evaluation_case_attacks_every_image(monkeypatch: pytest.MonkeyPatch, small: Subject) -> None:
+    monkeypatch.setattr(evaluation, "subject", lambda *_, **__: small)
+    monkeypatch.setattr(
+        evaluation, "paper", lambda name: replace(paper(name), k=20, eval_k=20, steps=2, N=3, repeats=2)
+    )
+    (table,) = evaluation.measure(CPU, "fp32", quick=True).tables
+    for row, (name, points) in zip(table.rows, (("sg", 1), ("ig", 3)), strict=True):
+        assert row[:5] == (name, len(small.x), 2, 2, points)
+        assert row[5] > 0
+        assert row[6] == pytest.approx(len(small.x) / row[5])
 
 
 def test_kendall_rows_agree_with_scipy() -> None:
@@ -346,7 +371,10 @@ def test_a_failing_case_costs_the_others_nothing(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(training, "measure", fail)
     monkeypatch.setattr(kendall, "measure", lambda *_, **__: example().cases[0])
     heard: list[str] = []
-    report = run.run(CPU, "fp32", cases=("mini", "kendall"), quick=True, progress=heard.append)
+    kept: list[results.Report] = []
+    report = run.run(CPU, "fp32", cases=("mini", "kendall"), quick=True, progress=heard.append, keep=kept.append)
+    assert [len(each.cases) for each in kept] == [1, 2]  # what a stop after the first would have left
+    assert kept[-1] == report
     assert [case.error for case in report.cases] == ["RuntimeError: out of memory", ""]
     assert report.failed == report.cases[:1]
     assert report.cases[1].comparisons
@@ -389,8 +417,18 @@ def test_foreign_files_are_refused(content: str, tmp_path: Path) -> None:
         results.read(path)
 
 
+def pretended(report: results.Report) -> Callable[..., results.Report]:
+    """`run.run`, with nothing measured."""
+
+    def fake(*_: object, keep: Callable[[results.Report], None], **__: object) -> results.Report:
+        keep(report)
+        return report
+
+    return fake
+
+
 def test_the_command_writes_and_renders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(run, "run", lambda *_, **__: example())
+    monkeypatch.setattr(run, "run", pretended(example()))
     kept, page = tmp_path / "bench.json", tmp_path / "page.md"
     code, output, _ = bench("--device", "cpu", "--json", str(kept))
     assert code == 0
@@ -400,7 +438,7 @@ def test_the_command_writes_and_renders(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_the_command_fails_loudly_and_keeps_the_rest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(run, "run", lambda *_, **__: example("the engine and the eager port disagree"))
+    monkeypatch.setattr(run, "run", pretended(example("the engine and the eager port disagree")))
     kept = tmp_path / "bench.json"
     code, output, _ = bench("--device", "cpu", "--json", str(kept))
     assert code == 1

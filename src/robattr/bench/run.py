@@ -14,14 +14,17 @@ from importlib import metadata
 
 import torch
 
-from robattr.bench import ifia, kendall, scaling, training
+from robattr.bench import evaluation, ifia, kendall, scaling, training
 from robattr.bench.agree import ALLOWED, Disagreement
 from robattr.bench.results import Case, Report
 from robattr.bench.timing import Rates, measured_rates
 from robattr.errors import InvalidInput, nearest
 
-CASES = ("mini", "mnist", "gtsrb", "flower", "kendall", "ifia", "scaling")
-DEFAULT = {"cuda": ("mnist", "gtsrb", "flower", "kendall", "ifia"), "cpu": ("mini", "kendall", "ifia")}
+CASES = ("mini", "mnist", "gtsrb", "flower", "kendall", "ifia", "evaluation", "scaling")
+DEFAULT = {
+    "cuda": ("mnist", "gtsrb", "flower", "kendall", "ifia", "evaluation"),
+    "cpu": ("mini", "kendall", "ifia", "evaluation"),
+}
 IFIA_NETS = {"cuda": ("mnist", "gtsrb", "flower"), "cpu": ("mini",)}
 
 
@@ -45,8 +48,9 @@ def run(
     cases: Iterable[str] = (),
     quick: bool = False,
     progress: Callable[[str], None] = lambda _: None,
+    keep: Callable[[Report], None] = lambda _: None,
 ) -> Report:
-    """The named cases, or those that are sensible on the device."""
+    """The named cases, or those that are sensible on the device; `keep` is given all there is after each of them."""
     wanted = tuple(dict.fromkeys(cases)) or DEFAULT[device.type]
     for name in wanted:
         if name not in CASES:
@@ -54,15 +58,8 @@ def run(
     begun = time.perf_counter()
     progress("measuring the device")
     rates = measured_rates(device, arithmetic)
-    done = []
-    for name, measure in _measures(wanted, device, arithmetic, rates=rates, quick=quick):
-        progress(name)
-        done.append(attempt(name, measure))
-        gc.collect()  # captured graphs hold memory until they are gone
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
     options = [f"--device {device.type}", *(f"--case {name}" for name in wanted), f"--precision {arithmetic}"]
-    return Report(
+    report = Report(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         command=" ".join(["robattr bench", *options, *(["--quick"] if quick else [])]),
         device=describe(device),
@@ -70,9 +67,16 @@ def run(
         quick=quick,
         versions=versions(),
         rates=asdict(rates),
-        cases=tuple(done),
-        seconds=time.perf_counter() - begun,
     )
+    for name, measure in _measures(wanted, device, arithmetic, rates=rates, quick=quick):
+        progress(name)
+        case = attempt(name, measure)
+        report = replace(report, cases=(*report.cases, case), seconds=time.perf_counter() - begun)
+        keep(report)
+        gc.collect()  # captured graphs hold memory until they are gone
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    return report
 
 
 def _measures(
@@ -83,6 +87,8 @@ def _measures(
             yield name, partial(kendall.measure, device, rates=rates, quick=quick)
         elif name == "scaling":
             yield name, partial(scaling.measure, device, arithmetic, quick=quick)
+        elif name == "evaluation":
+            yield name, partial(evaluation.measure, device, arithmetic, quick=quick)
         elif name == "ifia":
             for net in IFIA_NETS[device.type]:
                 yield f"ifia {net}", partial(ifia.measure, net, device, arithmetic, rates=rates, quick=quick)

@@ -17,12 +17,16 @@ def bench(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     case: Annotated[
         list[str] | None,
-        typer.Option(help="mini, mnist, gtsrb, flower, kendall, ifia or scaling; may be given several times."),
+        typer.Option(
+            help="mini, mnist, gtsrb, flower, kendall, ifia, evaluation or scaling; may be given several times."
+        ),
     ] = None,
     precision: Annotated[
         str | None, typer.Option(help="Of the engine: fp32, tf32 or bf16 (default: tf32 on a GPU, fp32 on a CPU).")
     ] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Write everything measured to this file.")] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", help="Write what is measured to this file, after each case.")
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Small batches and few repeats: a look, no benchmark.")
     ] = False,
@@ -49,11 +53,14 @@ def bench(
     if json is not None and not json.parent.is_dir():
         raise typer.BadParameter(f"there is no directory {json.parent}", param_hint="--json")
 
-    report = run(
-        where, arithmetic, cases=case or (), quick=quick, progress=lambda name: typer.echo(f"{name} …", err=True)
-    )
-    if json is not None:
-        json.write_text(report.to_json(), encoding="utf-8")
+    def keep(report: results.Report) -> None:
+        if json is not None:
+            json.write_text(report.to_json(), encoding="utf-8")
+
+    def progress(name: str) -> None:
+        typer.echo(f"{name} …", err=True)
+
+    report = run(where, arithmetic, cases=case or (), quick=quick, progress=progress, keep=keep)
     show(report)
     for failed in report.failed:
         typer.echo(f"robattr: {failed.name}: {failed.error}", err=True)

@@ -1,0 +1,44 @@
+"""A whole evaluation under the `paper` protocol, from the first map to the summary: how long a user waits."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from robattr.bench.results import Case, Table
+from robattr.bench.subjects import DATASETS, subject
+from robattr.engine import precision
+from robattr.evaluate.maps import by_name
+from robattr.evaluate.protocol import paper
+from robattr.evaluate.run import Place, evaluate
+
+SUBJECTS = {"cuda": ("mnist", 1000), "cpu": ("mini", 200)}
+MAPS = ("sg", "ig")
+COLUMNS = ("map", "attacked", "repeats", "iterations", "N", "seconds", "examples per second")
+
+
+def measure(device: torch.device, arithmetic: str, *, quick: bool) -> Case:
+    """Records, diagnostics, gallery and compilation included. Labels are the network's own: every image is attacked."""
+    name, count = SUBJECTS[device.type]
+    it = subject(name, device, quick=quick, batch=8 if quick else count)
+    protocol = paper(DATASETS.get(name, name))
+    with torch.no_grad():
+        y = it.model(it.x).argmax(dim=1)
+    rows: list[tuple[str | float, ...]] = []
+    for map in (by_name(each, N=protocol.N, bounds=protocol.bounds) for each in MAPS):
+        with tempfile.TemporaryDirectory() as folder, precision(arithmetic, device.type):
+            begun = time.perf_counter()
+            found = evaluate(
+                it.model, it.x, y, protocol=protocol, map=map, place=Place(Path(folder)), compiled=it.x.is_cuda
+            )
+            seconds = time.perf_counter() - begun
+        attacked = sum(record["kept"] is not None for record in found.records)
+        points = map.nodes if map.name == "ig" else 1
+        rows.append(
+            (map.name, attacked, protocol.repeats, protocol.steps, points, seconds, attacked / max(seconds, 1e-9))
+        )
+    table = Table("Everything included", COLUMNS, tuple(rows))
+    return Case("evaluation", f"the {name} network, {len(it.x)} images, {arithmetic}", tables=(table,))
