@@ -16,7 +16,6 @@ from robattr import recipes
 from robattr.cli import app
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluate import protocol
-from robattr.recipes.fast import fast
 from robattr.reproduce import estimate, plan
 from robattr.reproduce.job import Job, Progress
 from robattr.reproduce.targets import TARGETS, jobs
@@ -68,15 +67,57 @@ def test_mistakes_are_answered_with_what_is_right(tmp_path: Path) -> None:
         jobs("table1", tmp_path, kind="quick")
 
 
-@pytest.mark.parametrize("name", ["mnist/ig-sum-norm", "fashion-mnist/madry", "gtsrb/ig-norm", "flower/natural"])
-def test_a_fast_recipe_keeps_the_problem_and_cuts_the_work(name: str) -> None:
-    run = recipes.get(name)
-    quick = fast(run)
+@pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist", "gtsrb", "flower"])
+@pytest.mark.parametrize("method", ["natural", "madry", "ig-norm", "ig-sum-norm"])
+def test_a_fast_recipe_keeps_the_problem_and_cuts_the_work(dataset: str, method: str) -> None:
+    run, quick = (recipes.get(f"{dataset}/{method}{form}") for form in ("", "-fast"))
     assert (quick.method, quick.eps, quick.weight, quick.dataset) == (run.method, run.eps, run.weight, run.dataset)
-    assert quick.attack_steps * quick.step_size >= quick.eps
-    assert quick.steps * 10 <= run.steps
-    assert quick.second_order <= run.second_order
-    assert quick.recipe == f"{name} (fast)"
+    assert quick.attack_steps * quick.step_size >= 2 * quick.eps
+    assert quick.recipe == f"{dataset}/{method}-fast"
+    if run.second_order:
+        cost, whole = (r.steps * r.batch * r.second_order for r in (quick, run))
+        assert 16 * cost <= whole <= 61 * cost
+    assert [job.run for job in jobs("table1", Path("x"), datasets=[dataset], kind="fast")].count(quick) == 1
+
+
+def test_seeds_and_protocols_share_what_they_can(tmp_path: Path) -> None:
+    plain, other, strict = (
+        jobs("table1", tmp_path, datasets=["mnist"], seed=seed, protocol=protocol)[0]
+        for seed, protocol in ((0, "paper"), (1, "paper"), (0, "strict"))
+    )
+    assert plain.path == strict.path != other.path
+    assert (plain.run, other.run.seed) == (strict.run, 1)
+    many, few = (
+        estimate.seconds_to_evaluate(replace(job, examples=8, run=replace(job.run, dataset="fashion-mini")), "cpu")
+        for job in (strict, plain)
+    )
+    assert many > 2 * few
+    with pytest.raises(InvalidInput, match="did you mean 'strict'"):
+        jobs("table1", tmp_path, protocol="strct")
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_strict_table_from_the_runs_of_the_first(tmp_path: Path) -> None:
+    def reproduce(*words: str) -> str:
+        arguments = [
+            "reproduce",
+            "table1",
+            "--datasets",
+            "fashion-mini",
+            "--examples",
+            "6",
+            "-o",
+            str(tmp_path),
+            *words,
+        ]
+        return CliRunner().invoke(app, [*arguments, "--device", "cpu"], catch_exceptions=False).output
+
+    assert "done before" not in reproduce("--workers", "2")
+    strict = reproduce("--protocol", "strict")
+    assert strict.count("done before") == 2  # the trainings
+    assert "strict protocol" in (tmp_path / "table1-strict" / "table.md").read_text(encoding="utf-8")
+    names = sorted(path.name for path in (tmp_path / "fashion-mini" / "natural" / "records").glob("*.json"))
+    assert names == ["paper-ig.json", "strict-ig.json"]
 
 
 def test_estimates_grow_with_the_work(tmp_path: Path) -> None:

@@ -34,27 +34,25 @@ def demo(
 
     What is finished is not done again: start it anew to continue, or after deleting a run to repeat that one.
     """
-    from robattr.reproduce.plan import steps
     from robattr.reproduce.targets import jobs
-    from robattr.reproduce.workers import side_by_side
 
     made = jobs("table1", out, datasets=("fashion-mini",), examples=examples)
     together = min(2, os.cpu_count() or 1) if workers is None else workers
     if dry_run:
         _describe(made, "cpu", together=together)
         return
-    if together == 1 or all(step.done for step in steps(made)):
-        _carry_out(made, device="cpu", data_dir=None)
-    elif stopped := side_by_side(made, workers=together, device="cpu"):
-        _stop(stopped.step.title, stopped.signal)
+    _carry_out(made, device="cpu", data_dir=None, workers=together)
     _show(made, out, title="Attribution robustness: the demo")
 
 
 def reproduce(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="table1, table2, table3, figure1 or figure2.")],
     datasets: Annotated[str, typer.Option(help="Some of the target's datasets, with commas (default: all).")] = "",
-    recipes: Annotated[str, typer.Option(help="paper, or fast: a fraction of the cost, for a first look.")] = "paper",
+    recipes: Annotated[str, typer.Option(help="paper, or fast: the same problem at a fraction of the cost.")] = "paper",
     examples: Annotated[int | None, typer.Option(min=1, help="The first N test examples (default: all).")] = None,
+    protocol: Annotated[str, typer.Option(help="paper, or strict: the worst case over many more attacks.")] = "paper",
+    seed: Annotated[int, typer.Option(min=0, help="Of the trainings; each seed has runs of its own.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="Models at a time: several small ones fill a GPU better.")] = 1,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: runs/paper or runs/fast.")] = None,
     device: Device = "auto",
     data_dir: DataDir = None,
@@ -67,27 +65,33 @@ def reproduce(
 
     folder = out or Path("runs") / recipes
     names = [name.strip() for name in datasets.split(",") if name.strip()]
-    made = jobs(target, folder, datasets=names, kind=recipes, examples=examples)
+    made = jobs(target, folder, datasets=names, kind=recipes, examples=examples, seed=seed, protocol=protocol)
     if dry_run:
-        _describe(made, device)
+        _describe(made, device, together=workers)
         return
-    _carry_out(made, device=device, data_dir=data_dir)
-    write_figures(results(made), folder / target)
-    _show(made, folder / target, title=TARGETS[target].title)
+    _carry_out(made, device=device, data_dir=data_dir, workers=workers)
+    page = folder / "-".join([target, *([protocol] if protocol != "paper" else []), *([f"seed{seed}"] if seed else [])])
+    write_figures(results(made), page)
+    _show(made, page, title=TARGETS[target].title)
 
 
-def _carry_out(jobs: list[Job], *, device: str, data_dir: Path | None) -> None:
-    """The jobs one after the other; exits where a signal stopped them."""
+def _carry_out(jobs: list[Job], *, device: str, data_dir: Path | None, workers: int) -> None:
+    """The jobs one after the other, or several at a time; exits where a signal stopped them."""
     from rich.console import Console
 
     from robattr.reproduce import plan
+    from robattr.reproduce.workers import side_by_side
 
     console = Console(stderr=True, highlight=False)
 
     def say(text: str) -> None:
         console.print(text, markup=False, style="bold")
 
-    stopped = plan.carry_out(plan.steps(jobs), say=say, bar=_bar, device=device, data_dir=data_dir)
+    planned = plan.steps(jobs)
+    if workers == 1 or all(step.done for step in planned):
+        stopped = plan.carry_out(planned, say=say, bar=_bar, device=device, data_dir=data_dir)
+    else:
+        stopped = side_by_side(jobs, workers=workers, device=device, data_dir=data_dir)
     if stopped is not None:
         _stop(stopped.step.title, stopped.signal)
 

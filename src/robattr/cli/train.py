@@ -58,7 +58,7 @@ def train(
 
     if list_:
         for name in recipes.names():
-            typer.echo(f"{name:28} {recipes.summary(name)}")
+            typer.echo(f"{name:32} {recipes.summary(name)}")
         return
     words = [*(set_ or []), *_flags(seed=seed, precision=precision)]
     run = resolve(recipe, config=config, words=words, resumed=out if resume else None)

@@ -1,30 +1,43 @@
-"""Any recipe at a small fraction of its cost, for a first look. The numbers are not the paper's, nor meant to be.
+"""Fast recipes, `mnist/ig-norm-fast`: the paper's problem (dataset, method, ε, λ or β) at a fraction of its cost.
 
-What makes it cheap: a tenth of the steps, with one cycle of a higher learning rate; at most seven attack steps, long
-enough to cross the ball; and midpoints, which at m = 10 are as accurate as the reference's right ends at m = 50.
+They take 16 (GTSRB) to 60 times (MNIST) fewer second-order gradients: few midpoints instead of many right ends, a few
+attack steps that together cross the ball twice, and fewer updates; on a GPU, with tf32 products.
+
+MNIST and Fashion-MNIST keep the reference's optimiser and batch. A network trained by one cycle of a ten times higher
+rate withstood the `paper` attack far better, and a naturally trained one too: that tells more of the softplus twin the
+attack follows than of robustness.
+
+The numbers of steps are first settings; none has been trained at full length yet.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from robattr.train.run import Run
 
+CHEAP: dict[str, Any] = {
+    "rule": "midpoint", "m": 5, "m_attack": 2, "reduction": "mean", "precision": "tf32", "checkpoint_every": 5000,
+}  # fmt: skip
+
+MNIST = {"attack_steps": 10, "step_size": 0.06, "steps": 30_000, "validate_every": 5000}
+GTSRB = {
+    "attack_steps": 5, "step_size": 3.2, "steps": 12_000, "batch": 128, "validate_every": 2000,
+    "schedule": "one-cycle", "boundaries": (), "rates": (), "lr": 2e-2, "clip": 5.0,
+}  # fmt: skip
+
+FAST: dict[str, dict[str, Any]] = {
+    "mnist": MNIST,
+    "fashion-mnist": {**MNIST, "step_size": 0.02},
+    "gtsrb": GTSRB,
+    "flower": {**GTSRB, "batch": 32, "steps": 6000},
+}
+
 
 def fast(run: Run) -> Run:
-    """`run` with fewer and larger steps, in training and in its attack; the objective, λ and ε stay as they are."""
-    attack_steps = min(run.attack_steps, 7)
-    cheap = replace(
-        run,
-        recipe=f"{run.recipe} (fast)",
-        steps=max(1, run.steps // 10),
-        attack_steps=attack_steps,
-        step_size=max(run.step_size, 2.5 * run.eps / attack_steps),
-        m=min(run.m, 10),
-        m_attack=min(run.m_attack, 3),
-        rule="midpoint",
-        validate_every=max(1, run.steps // 40),
-    )
-    if run.optimizer == "adam":
-        return replace(cheap, schedule="one-cycle", lr=10 * run.lr)
-    return replace(cheap, boundaries=tuple(max(1, b // 10) for b in run.boundaries))
+    """The fast form of a paper recipe; NATURAL has no attack, and on MNIST keeps the paper's 25,000 steps."""
+    settings = {**CHEAP, **FAST[run.dataset]}
+    if run.method == "natural" and run.optimizer == "adam":
+        settings["steps"] = run.steps
+    return replace(run, **settings)

@@ -14,7 +14,7 @@ import torch
 
 from robattr import models
 from robattr.data import card
-from robattr.evaluate import IFIA, paper
+from robattr.evaluate import IFIA, paper, strict
 from robattr.evaluate.maps import by_name
 from robattr.reproduce.job import Job
 from robattr.train.distributed import choose_device
@@ -31,9 +31,10 @@ def seconds_to_train(job: Job, device: str = "auto") -> float:
 
 
 def seconds_to_evaluate(job: Job, device: str = "auto") -> float:
-    """Examples × repeats × iterations × the time of one."""
-    protocol = paper(job.run.dataset)
-    return job.examples * protocol.repeats * protocol.steps * _attack_iteration(job.run.dataset, job.map, device)
+    """Examples × restarts of all attacks × iterations × the time of one."""
+    protocol = paper(job.run.dataset) if job.protocol == "paper" else strict(job.run.dataset)
+    restarts = protocol.repeats + sum(n for _, n in protocol.sweep)
+    return job.examples * restarts * protocol.steps * _attack_iteration(job.run.dataset, job.map, device)
 
 
 def words(seconds: float) -> str:

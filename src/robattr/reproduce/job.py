@@ -11,7 +11,7 @@ from pathlib import Path
 
 from robattr import models
 from robattr.errors import CheckpointError
-from robattr.evaluate import for_dataset, paper
+from robattr.evaluate import for_dataset, strict
 from robattr.evaluate.maps import by_name
 from robattr.evaluate.run import Place, evaluate
 from robattr.train import checkpoint
@@ -26,20 +26,17 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Job:
-    """Train `run` in `path`; then attack `map` on the first `examples` of the test split."""
+    """Train `run` in `path`; then attack `map` on the first `examples` of the test split, by `paper` or `strict`."""
 
     run: Run
     path: Path
     map: str
     examples: int
+    protocol: str = "paper"
 
     @property
     def name(self) -> str:
         return f"{self.run.dataset}/{self.path.name}"
-
-    @property
-    def protocol(self) -> str:
-        return paper(self.run.dataset).name
 
     @property
     def trained(self) -> bool:
@@ -71,9 +68,10 @@ class Job:
         weights = RunDirectory(self.path).weights
         where = choose_device(device)
         model = models.load_weights(build_model(self.run, data), weights).to(where).eval()
-        protocol = for_dataset(data)
+        protocol = strict(for_dataset(data)) if self.protocol == "strict" else for_dataset(data)
         x, y, ids = data.examples("test", self.examples)
         words = ["robattr", "evaluate", self.path.as_posix(), "--maps", self.map, "--examples", str(self.examples)]
+        words += ["--protocol", self.protocol] if self.protocol != "paper" else []
         evaluate(
             model,
             x,

@@ -9,7 +9,6 @@ from pathlib import Path
 from robattr import recipes
 from robattr.data import card
 from robattr.errors import InvalidInput, nearest
-from robattr.recipes.fast import fast
 from robattr.reproduce.job import Job
 
 DATASETS = ("mnist", "fashion-mnist", "gtsrb", "flower")
@@ -37,24 +36,33 @@ TARGETS = {
 
 
 def jobs(
-    name: str, out: Path, *, datasets: Sequence[str] = (), kind: str = "paper", examples: int | None = None
+    name: str,
+    out: Path,
+    *,
+    datasets: Sequence[str] = (),
+    kind: str = "paper",
+    examples: int | None = None,
+    seed: int = 0,
+    protocol: str = "paper",
 ) -> list[Job]:
     """The runs that `name` needs, in order. Runs lie in OUT/DATASET/METHOD, so that tables and figures share them."""
     if name not in TARGETS:
         raise InvalidInput(f"unknown target {name!r}; {nearest(name, TARGETS)}")
     if kind not in ("paper", "fast"):
         raise InvalidInput(f"expected recipes paper or fast, got {kind!r}")
+    if protocol not in ("paper", "strict"):
+        raise InvalidInput(f"unknown protocol {protocol!r}; {nearest(protocol, ('paper', 'strict'))}")
     target = TARGETS[name]
     made = []
     for dataset in datasets or target.datasets:
         test = card(dataset).sizes[2]
         for method in target.methods:
-            run = recipes.get(f"{dataset}/{method}")
+            # The embedded set's recipes are as fast as they can be already.
+            quick = kind == "fast" and dataset != "fashion-mini"
+            run = replace(recipes.get(f"{dataset}/{method}{'-fast' if quick else ''}"), seed=seed)
             for m in target.points or (None,):
                 varied = run if m is None else replace(run, m=m)
-                # The embedded set's recipes are as fast as they can be already.
-                final = fast(varied) if kind == "fast" and dataset != "fashion-mini" else varied
-                final = final if m is None else replace(final, m=m)
-                folder = method if m is None else f"{method}-m{m}"
-                made.append(Job(final, out / dataset / folder, target.map, min(examples or test, test)))
+                folder = method + ("" if m is None else f"-m{m}") + (f"-seed{seed}" if seed else "")
+                job = Job(varied, out / dataset / folder, target.map, min(examples or test, test), protocol)
+                made.append(job)
     return made
