@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from robattr import (
     PGD,
     Change,
     Everywhere,
+    IntegratedGradients,
     L2Ball,
     LinfBall,
     LpBall,
@@ -130,7 +132,7 @@ def test_an_evaluating_model_keeps_its_statistics() -> None:
 
 
 class Fails(nn.Module):
-    """A network that fails at its third call."""
+    """A network that fails at its fourth call, inside the attack."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -218,6 +220,12 @@ MISTAKES = {
     "not logits": (lambda: nn.Sequential(nn.Linear(6, 3), nn.Flatten(0)), *GOOD, UnsupportedModel, r"\(B, classes\)"),
     "not a tensor": (lambda: nn.LSTM(6, 3), *GOOD, UnsupportedModel, r"\(B, classes\)"),
     "compiled": (lambda: torch.compile(mlp()), *GOOD, UnsupportedModel, "torch.compile"),
+    "compiled in place": (lambda: compiled_in_place(), *GOOD, UnsupportedModel, "torch.compile"),
+    "compiled layer": (lambda: nn.Sequential(torch.compile(mlp())), *GOOD, UnsupportedModel, "layer '0'"),
+    "compiled function": (lambda: torch.compile(lambda x: x[:, :3]), *GOOD, UnsupportedModel, "torch.compile"),
+    "torch script": (lambda: torch.jit.trace(mlp(), GOOD[0]), *GOOD, UnsupportedModel, "TorchScript"),
+    "other dtype": (lambda: mlp(), GOOD[0].double(), GOOD[1], InvalidInput, "float64 on cpu and torch.float32"),
+    "other device": (lambda: mlp(), GOOD[0], GOOD[1].to("meta"), InvalidInput, "one device"),
     "data parallel": (lambda: nn.DataParallel(mlp()), *GOOD, UnsupportedModel, "model.module"),
     "sync batch norm": (lambda: nn.Sequential(nn.Linear(6, 3), nn.SyncBatchNorm(3)), *GOOD, UnsupportedModel, "Sync"),
     "half": (lambda: mlp().half(), *GOOD, UnsupportedModel, "model.float"),
@@ -227,7 +235,14 @@ MISTAKES = {
 }
 
 
+def compiled_in_place() -> nn.Module:
+    net = mlp()
+    net.compile()
+    return net
+
+
 @pytest.mark.filterwarnings("ignore:Complex modules are a new feature")
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
 @pytest.mark.parametrize("name", sorted(MISTAKES))
 def test_a_mistake_is_explained_and_the_model_untouched(name: str) -> None:
     build, x, y, error, words = MISTAKES[name]
@@ -244,9 +259,53 @@ def test_a_mistake_is_explained_and_the_model_untouched(name: str) -> None:
         assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
 
 
-def test_two_points_of_different_shape() -> None:
+def test_two_points_that_do_not_match() -> None:
     with pytest.raises(InvalidInput, match="one shape"):
         IG()(mlp(), torch.rand(2, 6), torch.rand(3, 6), torch.tensor([0, 1]))
+    with pytest.raises(InvalidInput, match="x and x' of one dtype"):
+        IG()(mlp(), torch.rand(2, 6), torch.rand(2, 6).double(), torch.tensor([0, 1]))
+
+
+class Blind(nn.Module):
+    """A network that hides from autograd what it does with its input."""
+
+    def __init__(self, hide: str) -> None:
+        super().__init__()
+        self.inner, self.hide = mlp(), hide
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.hide == "detach":
+            return self.inner(x.detach())
+        with torch.no_grad():
+            return self.inner(x)
+
+
+@pytest.mark.parametrize("hide", ["detach", "no_grad", "inference_mode"])
+def test_what_cannot_be_differentiated_is_refused_and_not_called_zero(hide: str) -> None:
+    net = mlp() if hide == "inference_mode" else Blind(hide)
+    x, y = GOOD
+    calls = (
+        lambda: IG()(net, x, 1 - x, y),
+        lambda: IG(rule=midpoint(4), chunk=2)(net, x, 1 - x, y),
+        lambda: objectives.madry(BALL, BY)(net, x, y),
+        lambda: IntegratedGradients(net).attribute(x, target=y),
+    )
+    for call in calls:
+        with torch.inference_mode(hide == "inference_mode"), pytest.raises(UnsupportedModel, match="inference_mode"):
+            call()
+
+
+def test_a_scalar_that_mixes_examples_is_refused() -> None:
+    x, y = GOOD
+    with pytest.raises(InvalidInput, match="one number per example"):
+        IG(of=lambda model, x, y: F.cross_entropy(model(x), y))(mlp(), x, 1 - x, y)  # the mean over the batch
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert midpoint(np.int64(4)) == midpoint(4)
+    x, y = GOOD
+    rho = objectives.ig_norm(np.float32(0.5), LinfBall(np.float64(0.1)), PGD(np.int32(2), np.float32(0.05)), m=2)
+    assert bool(rho(mlp(), x, y).value.isfinite().all())
 
 
 @pytest.mark.parametrize(
@@ -284,6 +343,11 @@ def test_a_layer_of_a_plain_function_or_one_that_runs_twice() -> None:
         (lambda: LinfBall(0.1, bounds=(1.0, 0.0)), "low < high"),
         (lambda: LpBall(0.1, 1.0), "1 < p"),
         (lambda: Everywhere(nearby=-1.0), "radius"),
+        (lambda: LinfBall("0.1"), "radius"),
+        (lambda: LinfBall(0.1, bounds=1.0), "low, high"),
+        (lambda: PGD(3, "0.1"), "step size"),
+        (lambda: objectives.madry(0.3, BY), "LinfBall"),
+        (lambda: objectives.madry(BALL, 40), "PGD"),
         (lambda: PGD(-1, 0.1), "steps"),
         (lambda: PGD(3, -0.1), "step size"),
         (lambda: objectives.ig_norm(1.0, BALL, BY, m=0), "m ≥ 1"),
@@ -292,10 +356,15 @@ def test_a_layer_of_a_plain_function_or_one_that_runs_twice() -> None:
         (lambda: objectives.ig_sum_norm(-0.1, BALL, BY), "β ≥ 0"),
         (lambda: objectives.ig_sum_norm(0.1, BALL, BY, m_attack=-2), "m ≥ 1"),
         (lambda: objectives.input_gradient(0.1, 0.5, BALL, BY), "q ≥ 1"),
+        (lambda: objectives.input_gradient(0.1, float("inf"), BALL, BY), "q ≥ 1"),
         (lambda: objectives.input_gradient(0.1, 1.0, LinfBall(0.0), BY), "positive radius"),
+        (lambda: objectives.input_gradient(0.1, 1.0, Everywhere(), BY), "positive radius"),
         (lambda: objectives.wasserstein(Change(), -1.0, Change(), BY), "γ ≥ 0"),
         (lambda: objectives.distributional(Change(), 0.0, Change(), BY), "budget"),
+        (lambda: objectives.distributional(Change(), 1.0, Change(), BY, weight=-1.0), "λ ≥ 0"),
+        (lambda: objectives.distributional(Change(), 1.0, Change(), BY, rate=float("nan")), "rate"),
         (lambda: IG(rule=10), "rule"),
+        (lambda: IG(chunk=True), "chunk"),
         (lambda: IG(rule=midpoint(3), chunk=0), "chunk"),
         (lambda: power(l1, 0.0), "q > 0"),
         (lambda: float("nan") * (l1 @ IG()), "finite"),

@@ -102,10 +102,10 @@ def input_gradient(
 
     Exact where `within` is the ball of the dual p, 1/p + 1/q = 1: `LinfBall` for q = 1, `L2Ball` for q = 2.
     """
-    if not q >= 1.0:
-        raise InvalidInput(f"input_gradient expects q ≥ 1, got {q!r}")
-    if not within.radius > 0.0:
-        raise InvalidInput(f"input_gradient expects a ball of positive radius, got {within.radius!r}")
+    if not 1.0 <= q < float("inf"):
+        raise InvalidInput(f"input_gradient expects a finite q ≥ 1, got {q!r}")
+    if not (isinstance(within, LinfBall | LpBall) and within.radius > 0.0):
+        raise InvalidInput(f"input_gradient expects a ball of positive radius, got {within!r}")
     return Robust(
         change=power(l1, q) @ IG(of=of, rule=left(1)),
         within=within,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Protocol, TypeAlias
 
 import torch
@@ -39,9 +40,9 @@ class PGD:
     step_size: float
 
     def __post_init__(self) -> None:
-        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 0:
-            raise InvalidInput(f"PGD expects a number of steps ≥ 0, got {self.steps!r}")
-        if not 0.0 <= self.step_size < float("inf"):
+        if isinstance(self.steps, bool) or not isinstance(self.steps, Integral) or self.steps < 0:
+            raise InvalidInput(f"PGD expects a whole number of steps ≥ 0, got {self.steps!r}")
+        if not isinstance(self.step_size, Real) or not 0.0 <= self.step_size < float("inf"):
             raise InvalidInput(f"PGD expects a step size ≥ 0, got {self.step_size!r}")
 
     def __call__(

@@ -38,7 +38,8 @@ class IG:
     along   r, the curve (`straight`, `polyline(...)`)
     rule    nodes and weights of the integral
     chunk   how many nodes run together; None for all. With a chunk, the graph of the nodes is not kept: the backward
-            pass computes each chunk again (exactly, for any size function), and memory no longer grows with m.
+            pass computes each chunk again (exactly, for any size function), and memory no longer grows with m. (Of a
+            plain callable the parameters are unknown: its graph is kept.)
 
     Completeness: the coordinates sum to f(x') − f(x), up to the error of the rule.
     """
@@ -52,7 +53,8 @@ class IG:
     def __post_init__(self) -> None:
         if not isinstance(self.rule, Rule):
             raise InvalidInput(f"IG expects a rule such as midpoint(10), got {self.rule!r}")
-        if self.chunk is not None and (not isinstance(self.chunk, int) or self.chunk < 1):
+        whole = isinstance(self.chunk, int) and not isinstance(self.chunk, bool)
+        if self.chunk is not None and not (whole and self.chunk >= 1):
             raise InvalidInput(f"IG expects chunk ≥ 1 nodes, or None for all at once, got {self.chunk!r}")
 
     def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:

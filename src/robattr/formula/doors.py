@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.func import functional_call
 from robattr.errors import InvalidInput, UnsupportedModel, nearest
 from robattr.formula.attribution import IG
 from robattr.formula.layers import Layer, at_input, at_layer
-from robattr.formula.network import Bound, bind, check_model, second_order
+from robattr.formula.network import Bound, alike, bind, check_model, second_order
 from robattr.formula.paths import Path, straight
 from robattr.formula.quadrature import Rule, Rules, gauss_legendre, left, midpoint, right
 from robattr.formula.scalars import logit
@@ -140,6 +141,8 @@ class _Flat:
         for x in xs:
             if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() < 1 or not torch.isfinite(x).all():
                 raise InvalidInput("expected finite floating-point input tensors with a batch dimension")
+        if len({len(x) for x in xs}) != 1 or len(xs[0]) == 0:
+            raise InvalidInput(f"expected inputs of one batch size ≥ 1, got {[len(x) for x in xs]}")
         given = baselines if isinstance(baselines, tuple) else (baselines,) * len(xs)
         if len(given) != len(xs):
             raise InvalidInput(f"expected one baseline per input, got {len(given)} for {len(xs)} inputs")
@@ -158,12 +161,14 @@ class _Flat:
         path: Path,
         create_graph: bool,
     ) -> tuple[Tensor, Tensor]:
-        if internal_batch_size is not None and internal_batch_size < 1:
+        if internal_batch_size is not None and not (isinstance(internal_batch_size, int) and internal_batch_size >= 1):
             raise InvalidInput(f"expected internal_batch_size ≥ 1, got {internal_batch_size!r}")
         chunk = None if internal_batch_size is None else max(1, internal_batch_size // len(self.x))
         ig = IG(of=logit, at=at, along=path, rule=rule, chunk=chunk)
         with second_order(self.net), torch.set_grad_enabled(create_graph and torch.is_grad_enabled()):
-            y = _labels(target, self.net(self.x), self.x)
+            with alike(self.net, self.x):
+                out = self.net(self.x)
+            y = _labels(target, out, self.x)
             values = ig(self.net, self.x0, self.x, y)
             moved = logit(self.net, self.x, y) - logit(self.net, self.x0, y)
         if not create_graph:
@@ -183,9 +188,12 @@ def _lay(tensors: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
 def _baseline(x: Tensor, baseline: Tensor | float | None) -> Tensor:
     if baseline is None:
         return torch.zeros_like(x)
+    if not isinstance(baseline, Tensor | Real) or not torch.isfinite(torch.as_tensor(baseline)).all():
+        got = "one with NaN or infinite values" if isinstance(baseline, Tensor) else repr(baseline)
+        raise InvalidInput(f"expected finite baselines, each a number or a tensor, got {got}")
     if not isinstance(baseline, Tensor):
         return torch.full_like(x, float(baseline))
-    if baseline.shape[1:] != x.shape[1:] or len(baseline) not in (1, len(x)):
+    if baseline.shape[1:] != x.shape[1:] or baseline.dim() == 0 or len(baseline) not in (1, len(x)):
         raise InvalidInput(f"expected a baseline of shape {tuple(x.shape)} or (1, ...), got {tuple(baseline.shape)}")
     return baseline.to(x).expand_as(x)
 
@@ -197,8 +205,12 @@ def _labels(target: Target, out: Tensor, x: Tensor) -> Tensor:
         if out.shape[1] != 1:
             raise InvalidInput(f"the model has {out.shape[1]} outputs: say which one with target=...")
         target = 0
-    y = torch.as_tensor(target, device=x.device).expand(len(x))
-    if y.is_floating_point() or int(y.min()) < 0 or int(y.max()) >= out.shape[1]:
+    try:
+        y = torch.as_tensor(target, device=x.device).expand(len(x))
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidInput(f"expected one integer target, or one for each of {len(x)} inputs, got {target!r}") from None
+    whole = not (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool)
+    if not whole or int(y.min()) < 0 or int(y.max()) >= out.shape[1]:
         raise InvalidInput(f"expected an integer target in 0..{out.shape[1] - 1}, got {target!r}")
     return y
 

@@ -96,7 +96,7 @@ class AtLayer:
         modules = dict(net.module.named_modules())
         if not self.name or self.name not in modules:
             known = [n for n in modules if n]
-            raise InvalidInput(f"the model has no layer {self.name!r}: {nearest(self.name, known)}")
+            raise InvalidInput(f"the model has no layer {self.name!r}: {nearest(str(self.name), known)}")
         layer: nn.Module = modules[self.name]
         return layer
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Protocol, TypeAlias
 
 import torch
@@ -151,7 +152,7 @@ def _like(per_example: Tensor, x: Tensor) -> Tensor:
 def _check(radius: float, bounds: Bounds | None) -> None:
     if isinstance(radius, Tensor):  # the engine's ε, which a ramp changes without compiling anything again
         return
-    if not 0.0 <= radius < float("inf"):
+    if not isinstance(radius, Real) or not 0.0 <= radius < float("inf"):
         raise InvalidInput(f"expected a radius ε ≥ 0, got {radius!r}")
-    if bounds is not None and not bounds[0] < bounds[1]:
+    if bounds is not None and not (isinstance(bounds, tuple | list) and len(bounds) == 2 and bounds[0] < bounds[1]):
         raise InvalidInput(f"expected bounds (low, high) with low < high, got {bounds!r}")

@@ -64,8 +64,7 @@ class Robust:
     of: Scalar = cross_entropy
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.weight < float("inf"):
-            raise InvalidInput(f"expected a finite weight λ ≥ 0, got {self.weight!r}")
+        _check(self.weight, self.within, self.by)
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
@@ -115,6 +114,9 @@ class Distributional:
     def __post_init__(self) -> None:
         if not 0.0 < self.budget < float("inf"):
             raise InvalidInput(f"expected a budget ρ > 0, got {self.budget!r}")
+        if not 0.0 <= self.rate < float("inf"):
+            raise InvalidInput(f"expected a finite rate of dual ascent ≥ 0, got {self.rate!r}")
+        _check(self.weight, self.within, self.by)
 
     @property
     def lagrangian(self) -> Robust:
@@ -144,3 +146,12 @@ class Distributional:
         """
         spent = float(mean_cost)
         self.gamma = self.gamma * math.exp(self.rate * (spent - self.budget) / (spent + self.budget))
+
+
+def _check(weight: float, within: Neighbourhood, by: Adversary) -> None:
+    if not 0.0 <= weight < float("inf"):
+        raise InvalidInput(f"expected a finite weight λ ≥ 0, got {weight!r}")
+    if not hasattr(within, "project"):
+        raise InvalidInput(f"expected a neighbourhood such as LinfBall(0.3) as `within`, got {within!r}")
+    if not callable(by):
+        raise InvalidInput(f"expected an adversary such as PGD(steps=40, step_size=0.01) as `by`, got {by!r}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isclose
+from numbers import Integral
 from typing import TypeAlias
 
 import numpy as np
@@ -68,6 +69,6 @@ def _equal(m: int, offset: float) -> Rule:
 
 
 def _count(m: int) -> int:
-    if isinstance(m, bool) or not isinstance(m, int) or m < 1:
-        raise InvalidInput(f"expected a number of nodes m ≥ 1, got {m!r}")
-    return m
+    if isinstance(m, bool) or not isinstance(m, Integral) or m < 1:
+        raise InvalidInput(f"expected a whole number of nodes m ≥ 1, got {m!r}")
+    return int(m)
