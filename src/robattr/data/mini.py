@@ -45,6 +45,7 @@ def pack(fashion: Dataset) -> bytes:
 
 def build(fashion: Dataset, target: Path) -> None:
     """Write the embedded file: `build(data.load("fashion-mnist"), Path("src/robattr/data/embedded", FILE))`."""
+    target.write_bytes(lzma.compress(pack(fashion), preset=9 | lzma.PRESET_EXTREME))
 
 
 def read(folder: Path) -> Dataset:
