@@ -174,7 +174,7 @@ def test_models_with_logits_attention_and_any_shape_of_input() -> None:
 
 def test_class_scores_are_those_of_the_records(plain: nn.Module) -> None:
     found = robattr.audit(plain, bars(), protocol="paper", **QUICK)
-    from robattr.auditing.verdict import classes, control
+    from robattr.report.audited import classes, control
 
     section = classes(found.run)
     assert [row[1] for row in section.rows] == ["3", "3", "3"] or sum(int(row[1]) for row in section.rows) == 9

@@ -19,4 +19,4 @@ from robattr.auditing.settings import Settings as Settings
 from robattr.auditing.subject import Preprocessing as Preprocessing
 from robattr.auditing.subject import Subject as Subject
 from robattr.auditing.subject import subject as subject
-from robattr.auditing.verdict import Verdict as Verdict
+from robattr.report.verdict import Verdict as Verdict

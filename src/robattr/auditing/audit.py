@@ -15,17 +15,16 @@ from typing import Any
 from torch import nn
 
 from robattr._text import printable
-from robattr.auditing import verdict as judgement
 from robattr.auditing.material import Data, material
 from robattr.auditing.record import Watch, record, silent
 from robattr.auditing.settings import ProtocolName, Settings
 from robattr.auditing.subject import Preprocessing, subject
-from robattr.auditing.verdict import Verdict
 from robattr.errors import InvalidInput
 from robattr.evaluate.maps import Saliency
 from robattr.formula.network import second_order
 from robattr.report.html import write_page
 from robattr.report.runs import Run
+from robattr.report.verdict import Verdict, verdict
 from robattr.train.distributed import join
 
 CALLED = "robattr.audit(model, data, ...)  # in Python, with the settings listed above"
@@ -106,10 +105,8 @@ def audit(
         if out is None:
             run = replace(run, evaluations=tuple(replace(e, gallery=None) for e in run.evaluations))
         elif world.leads:
-            page = write_page(
-                [run], out, title=f"Audit of {called}", opening=judgement.opening(run), closing=judgement.closing(run)
-            )
-    return Audit(judgement.verdict(run), run, page, tuple(notes), tuple(config["skipped"]))
+            page = write_page([run], out, title=f"Audit of {called}")
+    return Audit(verdict(run), run, page, tuple(notes), tuple(config["skipped"]))
 
 
 def own_classes(model: nn.Module, data: Data) -> list[str] | None:

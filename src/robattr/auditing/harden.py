@@ -10,22 +10,22 @@ from typing import Any
 
 from torch import nn
 
-from robattr.auditing import verdict as judgement
 from robattr.auditing.audit import input_channels, inside, own_classes
 from robattr.auditing.cost import chunk_that_fits
 from robattr.auditing.material import Data, chosen, material
 from robattr.auditing.record import Watch, measure, record, silent
 from robattr.auditing.settings import Settings
 from robattr.auditing.subject import BatchNorm, Preprocessing, Subject, plain, subject
-from robattr.auditing.verdict import Verdict, verdict
 from robattr.data import Dataset
 from robattr.errors import InvalidInput
 from robattr.evaluate.intervals import Comparison
 from robattr.evaluate.maps import Saliency
 from robattr.evaluate.summary import compare
+from robattr.report import audited as words
 from robattr.report.html import write_page
 from robattr.report.runs import Run as Audited
 from robattr.report.sections import Section
+from robattr.report.verdict import Verdict, sternest, verdict
 from robattr.train import settings as keys
 from robattr.train.directory import RunDirectory, read_config
 from robattr.train.distributed import join
@@ -148,7 +148,7 @@ def harden(
             tuned, given, chosen(given, examples, seed=seed), audited, outcome.path,
             world=world, command=command or CALLED, watch=watch,
         )  # fmt: skip
-        difference = compare(judgement.sternest(before).records, _same(before, after).records)
+        difference = compare(sternest(before).records, _same(before, after).records)
         page = _page(before, after, difference, place / "report.html", of=type(model).__name__) if world.leads else None
     return Hardened(_as_it_was(tuned, model), outcome, verdict(before), verdict(after), difference, page)
 
@@ -196,7 +196,7 @@ def _as_it_was(tuned: Subject, model: nn.Module) -> nn.Module:
 
 def _same(before: Audited, after: Audited) -> Any:
     """The evaluation of `after` that matches the one of `before` that counts."""
-    summary = judgement.sternest(before).summary
+    summary = sternest(before).summary
     same = (summary["protocol"], summary["map"])
     return next(e for e in after.evaluations if (e.summary["protocol"], e.summary["map"]) == same)
 
@@ -220,5 +220,5 @@ def _page(before: Audited, after: Audited, found: Mapping[str, Comparison], path
     ]
     return write_page(
         [before, after], path, title=f"Hardening {of}",
-        opening=[*verdicts, changed], closing=judgement.closing(after, notes_of=before),
+        opening=[*verdicts, changed], closing=words.closing(after, notes_of=before),
     )  # fmt: skip

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from robattr.auditing.record import Watch
-    from robattr.auditing.verdict import Verdict
+    from robattr.report.verdict import Verdict
 
 Model = Annotated[
     str,

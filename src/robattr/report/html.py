@@ -20,13 +20,14 @@ import numpy as np
 
 from robattr._extras import need
 from robattr._version import __version__
-from robattr.report import curves, svg
+from robattr.report import audited, curves, svg
 from robattr.report.explorer import BUDGET, explorer
 from robattr.report.findings import alarms, finding
 from robattr.report.published import SOURCE
 from robattr.report.runs import Group, Run, measured
 from robattr.report.sections import Section
 from robattr.report.tables import show, table
+from robattr.report.verdict import by_weight
 
 SCORES = (("topk", "top-k intersection", 0.0, 1.0), ("kendall", "Kendall's rank correlation", -0.2, 1.0))
 LOGGED = (
@@ -44,8 +45,17 @@ def page(
     opening: Sequence[Section] = (),
     closing: Sequence[Section] = (),
 ) -> str:
-    """Render the runs as one HTML document, with sections of the caller's before and after the measurements."""
+    """Render the runs as one HTML document, with sections before and after the measurements.
+
+    Where the caller has none, audits among the runs bring theirs: the verdict, the control, the classes.
+    """
     jinja2 = need("jinja2", extra="report")
+    found = audited.audits(runs)
+    runs = [by_weight(run) if run in found else run for run in runs]
+    led = bool(opening) or (len(runs) == 1 and bool(found))
+    if not opening and not closing:
+        opening = [s for run in found for s in audited.opening(run, of=run.name if len(runs) > 1 else "")]
+        closing = [s for run in found for s in audited.closing(run, of=run.name if len(runs) > 1 else "")]
     groups = measured(runs)
     colours = curves.shades(runs)
     script = _resource("explorer.js")
@@ -62,6 +72,7 @@ def page(
         data=_safe(embedded({"colours": _ramp(), "shades": colours, "groups": explorer(groups, budget=budget)})),
         groups=[_group(group, colours) for group in groups],
         legend=[(run.name, colours[run.name] % svg.SHADES) for run in runs],
+        led=led,
         opening=opening,
         closing=closing,
         training=_training(runs, colours),
