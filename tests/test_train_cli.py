@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -42,6 +43,28 @@ def test_a_file_changes_the_recipe_and_words_change_the_file(tmp_path):
     run = resolve(None, config=file, words=["m=30"])
     assert (run.recipe, run.weight, run.m, run.eps) == ("mnist/ig-norm", 0.5, 30, 0.3)
     assert resolve("fashion-mnist/ig-norm", config=file, words=[]).eps == 0.1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('recipe = "mnist/ig-nrom"\nweight = 0.5\n', "did you mean 'mnist/ig-norm'"),
+        ("recipe = 5\nweight = 0.5\n", "unknown recipe '5'"),
+        ("weight = 0.5\n", "say what to train"),
+    ],
+)
+def test_a_file_that_does_not_say_what_to_train_is_refused(tmp_path, text, message):
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(InvalidInput, match=message):
+        resolve(None, config=tmp_path / "run.toml", words=[])
+
+
+def test_a_file_may_be_a_whole_configuration(tmp_path):
+    run = Run(recipe="mine", dataset="mnist", method="madry", eps=0.2)
+    (tmp_path / "run.toml").write_text(settings.to_toml(run))
+    assert resolve(None, config=tmp_path / "run.toml", words=[]) == run
+    (tmp_path / "short.toml").write_text('dataset = "mnist"\nmethod = "madry"\n')
+    assert resolve(None, config=tmp_path / "short.toml", words=["eps=0.2"]) == replace(run, recipe="custom")
 
 
 @pytest.mark.parametrize(

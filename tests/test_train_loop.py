@@ -96,10 +96,16 @@ def test_training_leaves_the_callers_randomness_alone(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "lower"),
-    [({"lr": 1e30}, "lr"), ({"method": "ig-norm", "weight": 1e38}, "weight")],
+    [
+        ({"lr": 1e30}, "lr"),
+        ({"lr": 1e30, "checkpoint_every": 1}, "lr"),  # the last checkpoint is the one the loss is NaN at
+        ({"lr": 1e45, "steps": 1}, "lr"),  # no further step sees what the update did
+        ({"schedule": "piecewise", "rates": (1e30,)}, "rates"),
+        ({"method": "ig-norm", "weight": 1e38}, "weight"),
+    ],
 )
 def test_divergence_stops_at_once_keeps_a_good_state_and_says_what_to_lower(tmp_path, change, lower):
-    run = replace(QUICK, optimizer="momentum", steps=50, **change)
+    run = replace(QUICK, optimizer="momentum", **{"steps": 50, **change})
     with pytest.raises(Diverged, match=rf"Lower .*{lower} \(.*warm_start=") as caught:
         go(run, tmp_path / "run")
     kept = checkpoint.listed(tmp_path / "run" / "checkpoints")[-1]
@@ -226,8 +232,9 @@ def test_what_cannot_be_built_is_refused_with_a_remedy(tmp_path):
         train(QUICK, tmp_path / "b", dataset=tiny_data(), device="gpu")
 
 
-def test_a_network_is_sized_to_the_users_data(tmp_path):
-    run = replace(QUICK, model="small_cnn", steps=1)
+@pytest.mark.parametrize("name", sorted(models.architectures))
+def test_a_network_is_sized_to_the_users_data(tmp_path, name):
+    run = replace(QUICK, model=name, steps=1)
     data = from_tensors(torch.rand(30, 3, 12, 12), torch.arange(30) % 3, name="mine")
     outcome = train(run, tmp_path / "run", dataset=data, device="cpu")
     assert models.load_model(outcome.path)(torch.rand(2, 3, 12, 12)).shape == (2, 3)

@@ -59,6 +59,7 @@ def test_words_are_typed_by_their_field(word, key, value):
         ("weight_ramp=5", "two increasing steps"),
         ("weight_ramp=9,3", "two increasing steps"),
         ("keep=1", "keep must be at least 2"),
+        ("recipe=mnist/madry", "robattr train mnist/madry"),
     ],
 )
 def test_words_that_mean_nothing_are_refused(word, message):
@@ -70,6 +71,8 @@ def test_a_rate_that_would_be_ignored_is_refused():
     run = Run(schedule="piecewise", rates=(1.0,))
     with pytest.raises(InvalidInput, match="lr has no effect on a piecewise schedule"):
         settings.change_by_words(run, ["lr=0.1"])
+    with pytest.raises(InvalidInput, match="lr has no effect on a piecewise schedule"):
+        settings.change(run, {"lr": 0.1})  # as a file or a sweep says it
     assert settings.change_by_words(run, ["lr=0.1", "schedule=constant"]).rate(0) == 0.1
 
 

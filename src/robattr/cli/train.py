@@ -132,7 +132,8 @@ def sweep(
 def resolve(recipe: str | None, *, config: Path | None, words: list[str], resumed: Path | None = None) -> Run:
     """The run that a command means: the recipe, changed by the file, changed by the words.
 
-    Without a recipe the file names it (`recipe = "mnist/ig-norm"`), or is a whole configuration; a resumed run has one.
+    Without a recipe the file names it (`recipe = "mnist/ig-norm"`), or says itself at least the dataset and the method;
+    a resumed run has such a file.
     """
     from robattr import recipes
     from robattr.train import settings
@@ -144,15 +145,16 @@ def resolve(recipe: str | None, *, config: Path | None, words: list[str], resume
     elif recipe is None and resumed is not None and (resumed / "config.json").exists():
         file = settings.read_file(resumed / "config.json")
     named = file.pop("recipe", None)
-    name = recipe or named
-    if name is None and not file:
-        raise InvalidInput("say what to train, for example: robattr train fashion-mini/ig-norm (robattr train --list)")
+    name = str(recipe or named or "")
+    whole = recipe is None and {"dataset", "method"} <= file.keys()  # a configuration that needs no recipe beneath it
     if name in recipes.names():
         base = recipes.get(name)
-    elif recipe is not None:
-        raise InvalidInput(f"unknown recipe {recipe!r}; {nearest(recipe, recipes.names())}")
+    elif whole:
+        base = Run(recipe=name or "custom")
+    elif name:
+        raise InvalidInput(f"unknown recipe {name!r}; {nearest(name, recipes.names())}")
     else:
-        base = Run(recipe=str(name or "custom"))
+        raise InvalidInput("say what to train, for example: robattr train fashion-mini/ig-norm (robattr train --list)")
     return settings.change_by_words(settings.change(base, file), words)
 
 

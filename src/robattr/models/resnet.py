@@ -114,7 +114,7 @@ class ResNet(nn.Module):
 
 
 @architecture
-def resnet(classes: int, units: int, *, channels: int = 3) -> ResNet:
+def resnet(classes: int, units: int = 2, *, channels: int = 3) -> ResNet:
     """Stem 3×3×16, three stages of `units` residual units (16, 32, 64 channels; stride 2 into the last two), FC.
 
     act is the leaky ReLU of slope 0.1. Its derivative at exactly 0 is 0.1 here (torch's kernel) and 1 in the

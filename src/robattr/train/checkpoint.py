@@ -71,6 +71,15 @@ def save(folder: Path, content: bytes, *, step: int, keep: int) -> Path:
     return path
 
 
+def forget_from(folder: Path, step: int) -> None:
+    """Remove the checkpoints of `step` and later, if earlier ones remain."""
+    found = listed(folder)
+    if any(earlier.step < step for earlier in found):
+        for late in found:
+            if late.step >= step:
+                late.path.unlink(missing_ok=True)
+
+
 def load_latest(folder: Path, run: Run) -> tuple[bytes | None, list[str]]:
     """The newest checkpoint that can continue `run` (None: there are none), and why newer ones were passed over."""
     refused: list[str] = []

@@ -79,7 +79,11 @@ def train(
                         state, run, x[share].to(dtype), y[share],
                         batch=batches.size, world=world, measure=logging, stopping=stop.signal is not None,
                     )  # fmt: skip
+                    if due(step, run.checkpoint_every, run):
+                        state.check_finite()
                 except Diverged as error:
+                    if world.leads:  # the state that the step failed at is no good one
+                        checkpoint.forget_from(here.checkpoints, state.step)
                     raise Diverged(f"{error}. {advice(run, here)}") from None
                 log.say(*notes, *state.engine.notes)
                 log.reached(step)
@@ -130,13 +134,14 @@ def validate(model: nn.Module, data: Dataset, *, world: World, chunk: int = 500)
 def advice(run: Run, here: RunDirectory) -> str:
     """What to do about divergence (the paper: too large a λ cannot converge)."""
     kept = checkpoint.listed(here.checkpoints)
-    lower = ", ".join(
-        f"{name} ({symbol}, now {value:g})"
-        for name, symbol, value in (("weight", "λ", run.weight), ("lr", "η", run.rate(0)), ("eps", "ε", run.eps))
-        if name == "lr" or run.method != "natural"
-    )
+    piecewise = run.schedule == "piecewise"
+    lower = [f"rates (η, now {run.rates})" if piecewise else f"lr (η, now {run.lr:g})"]
+    ramps = ""
+    if run.method != "natural":
+        lower = [f"weight (λ, now {run.weight:g})", *lower, f"eps (ε, now {run.eps:g})"]
+        ramps = ", weight_ramp or eps_ramp"
     return (
-        f"The run diverged and was stopped. Lower {lower}; or set clip, weight_ramp or eps_ramp. The last good "
-        f"state is {kept[-1].path if kept else 'not on this machine'}: a new run can begin there with "
+        f"The run diverged and was stopped. Lower {', '.join(lower)}; or set clip{ramps}. The last good state is "
+        f"{kept[-1].path if kept else 'not on this machine'}: a new run can begin there with "
         f"--set warm_start={here.path}"
     )

@@ -20,16 +20,20 @@ KINDS: dict[str, Any] = get_type_hints(Run)
 
 def change(run: Run, settings: Mapping[str, Any]) -> Run:
     """`run` with typed `settings` (as TOML or JSON give them); an unknown key or a wrong type is refused."""
-    return replace(run, **{key: _typed(key, _kind(key), value) for key, value in settings.items()})
+    changed = replace(run, **{key: _typed(key, _kind(key), value) for key, value in settings.items()})
+    if "lr" in settings and "rates" not in settings and changed.schedule == "piecewise":
+        raise InvalidInput("lr has no effect on a piecewise schedule: set rates=…, or schedule=constant with lr")
+    return changed
 
 
 def change_by_words(run: Run, words: Iterable[str]) -> Run:
     """`run` with the settings of command-line words such as `weight=0.1`, `eps=8/255`, `rates=1e-3,1e-2`."""
     settings = dict(parse_word(word) for word in words)
-    changed = change(run, settings)
-    if "lr" in settings and changed.schedule == "piecewise":
-        raise InvalidInput("lr has no effect on a piecewise schedule: set rates=…, or schedule=constant with lr")
-    return changed
+    if "recipe" in settings:
+        raise InvalidInput(
+            f"recipe is not a key to set: name it in its place, robattr train {settings['recipe']}, or in --config"
+        )
+    return change(run, settings)
 
 
 def parse_word(word: str) -> tuple[str, Any]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robattr.engine import Step
+from robattr.errors import Diverged
 from robattr.formula import Distributional
 from robattr.train.run import Objective, Run
 
@@ -40,6 +41,12 @@ class State:
     def gamma(self, value: Tensor | None) -> None:
         if isinstance(self.objective, Distributional) and value is not None:
             self.objective.gamma = value
+
+    def check_finite(self) -> None:
+        """Refuse weights that an update has made infinite: the loss would say so only at the next step."""
+        wrong = [name for name, value in self.model.state_dict().items() if not bool(torch.isfinite(value).all())]
+        if wrong:
+            raise Diverged(f"step {self.step} has made {wrong[0]!r} infinite or NaN")
 
     def snapshot(self) -> dict[str, Any]:
         """Everything, as tensors and plain values."""
