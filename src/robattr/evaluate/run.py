@@ -12,6 +12,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,8 @@ class _Job:
         versions = {"robattr": __version__, "torch": torch.__version__, "python": platform.python_version()}
         cuda = self.device.type == "cuda"
         device = torch.cuda.get_device_name(self.device) if cuda else str(self.device)
-        return {**made, "versions": versions, "device": device, "seconds": round(time.monotonic() - began, 1)}
+        when, seconds = datetime.now(UTC).isoformat(timespec="seconds"), round(time.monotonic() - began, 1)
+        return {**made, "versions": versions, "device": device, "finished": when, "seconds": seconds}
 
     def write_gallery(self, path: Path, records: list[Record]) -> None:
         shown = gallery.choose(records)
