@@ -130,7 +130,7 @@ def _gallery(
     topk = np.clip(1 - np.linspace(0.1, 1, steps)[None] * (1 - hold) * (0.8 + 0.4 * rng.random((count, 1))), 0, 1)
     return {
         "id": np.arange(count), "label": label, "image": image, "perturbed": perturbed,
-        "before": before.astype(np.float32), "after": after.astype(np.float32),
+        "before": before.astype(np.float16), "after": after.astype(np.float16),
         "topk": topk, "kendall": topk - 0.2, "iterations": np.linspace(5, 50, steps).astype(int),
         "kept": np.ones((count, steps), dtype=bool),
     }  # fmt: skip

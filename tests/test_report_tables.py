@@ -54,7 +54,7 @@ def test_latex_rows_have_one_cell_per_column_and_are_escaped(runs: list[Path]) -
     rows = [line for line in tables.latex(made).splitlines() if line.endswith(r"\\")]
     assert {row.count(" & ") for row in rows} == {1 + len(made.columns)}
     assert tables._escape_latex(r"50% & a_b\c{}") == r"50\% \& a\_b\textbackslash{}c\{\}"
-    assert tables._escape_markdown("a|b*<i>") == r"a\|b\*\<i\>"
+    assert tables.escape_markdown("a|b*<i>") == r"a\|b\*\<i\>"
 
 
 def test_the_papers_numbers_stand_beside_its_own_protocol_only(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""`robattr report` and `robattr figures`: renderings of finished runs; with them the commands that make such runs."""
+"""`robattr record`, `report`, `figures`: finished runs distilled and rendered; also the commands that make runs."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -9,27 +10,58 @@ import typer
 
 from robattr.cli import reproduce
 
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run directories that hold evaluations.")]
+Runs = Annotated[
+    list[Path], typer.Argument(metavar="RUN…", help="Evaluated run directories, records, or folders of records.")
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add this group's commands."""
+    app.command("record")(record)
     app.command("report")(report)
     app.command("figures")(figures)
     reproduce.register(app)
 
 
-def report(
+def record(
     runs: Runs,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="Its title.")] = "Attribution robustness",
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write into.")] = Path("results"),
+    name: Annotated[
+        str | None, typer.Option(help="What sets the model apart (default: its recipe and m): ig-norm-wide.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace records that say something else.")] = False,
 ) -> None:
-    """One self-contained page: table, plots, settings and an explorer of the attacked images."""
-    from robattr.report.html import write_page
+    """Distil evaluated runs into small files to commit: OUT/DATASET-NAME-seedN-PROTOCOL-MAP.json, and a few images."""
+    from robattr.report.distil import write_records
     from robattr.report.runs import read_runs
 
-    path = write_page(read_runs(runs), out, title=title)
-    typer.echo(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
+    for path, new in write_records(read_runs(runs), out, name=name, force=force):
+        typer.echo(f"wrote {path} ({_size(path)})" if new else f"unchanged {path}")
+
+
+def report(
+    runs: Runs,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The page to write: .html, or .md for one to commit.")
+    ] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="The title of an HTML page.")] = "Attribution robustness",
+) -> None:
+    """One page: table, plots, settings and an explorer of the attacked images; as Markdown, tables and provenance.
+
+    The Markdown page repeats the notes.md of the given folders, and shows the figures in the folder beside it.
+    """
+    from robattr.report.html import write_page
+    from robattr.report.results import write_results
+    from robattr.report.runs import read_runs
+
+    found = read_runs(runs)
+    if out.suffix.lower() == ".md":
+        words = ["robattr", "report", *(run.as_posix() for run in runs), "-o", out.as_posix()]
+        notes = [(run / "notes.md").read_text(encoding="utf-8") for run in runs if (run / "notes.md").is_file()]
+        path = write_results(found, out, command=shlex.join(words), notes="\n\n".join(notes))
+    else:
+        path = write_page(found, out, title=title)
+    typer.echo(f"wrote {path} ({_size(path)})")
 
 
 def figures(
@@ -49,3 +81,8 @@ def figures(
             raise InvalidInput(f"unknown format {name!r}; {nearest(name, FORMATS)}")
     for path in write_figures(read_runs(runs), out, formats=wanted, rows=rows):
         typer.echo(f"wrote {path}")
+
+
+def _size(path: Path) -> str:
+    size = path.stat().st_size
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"

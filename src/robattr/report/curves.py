@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from robattr.report.runs import ORDER, Group, Run
 from robattr.report.svg import SHADES, Series
+from robattr.report.training import thinned
 
 MOST_POINTS = 160
 
@@ -18,6 +17,8 @@ def shades(runs: Sequence[Run]) -> dict[str, int]:
     taken: dict[str, int] = {}
     free = len(ORDER)
     for run in runs:
+        if run.name in taken:  # the same method on another dataset
+            continue
         plain = run.method in ORDER and ORDER.index(run.method) not in taken.values()
         taken[run.name] = ORDER.index(run.method) if plain else free % SHADES
         free += 0 if plain else 1
@@ -30,7 +31,7 @@ def training(runs: Sequence[Run], key: str, colours: Mapping[str, int]) -> list[
     for run in runs:
         rows = [(float(m["step"]), float(m[key])) for m in run.metrics if m.get(key) is not None and "step" in m]
         if len(rows) > 1:
-            xs, ys = _thinned(rows)
+            xs, ys = thinned(rows, MOST_POINTS).T.tolist()
             found.append(Series(run.name, xs, ys, colours[run.name]))
     return found
 
@@ -46,9 +47,3 @@ def evaluation(group: Group, curve: str, *, x: str, y: str, colours: Mapping[str
         points = [(float(a), float(b)) for a, b in zip(xs, ys, strict=True) if b is not None]
         found.append(Series(run.name, [p[0] for p in points], [p[1] for p in points], colours[run.name]))
     return found
-
-
-def _thinned(rows: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    pieces = np.array_split(np.array(rows, dtype=np.float64), min(MOST_POINTS, len(rows)))
-    means = [piece.mean(axis=0) for piece in pieces]
-    return [float(m[0]) for m in means], [float(m[1]) for m in means]

@@ -27,12 +27,17 @@ MOST_EXAMPLES = 48
 
 def explorer(groups: Sequence[Group], *, budget: int = BUDGET) -> list[dict[str, Any]]:
     """The explorer's data, one entry per group that kept galleries; examples are dropped to stay within `budget`."""
-    shown = [group for group in groups if any(e.gallery for _, e in group.members)]
-    return [_group(group, budget // len(shown)) for group in shown]
+    shown = [(group, members) for group in groups if (members := _walked(group))]
+    return [_group(group, members, budget // len(shown)) for group, members in shown]
 
 
-def _group(group: Group, budget: int) -> dict[str, Any]:
+def _walked(group: Group) -> list[Member]:
+    """The models that kept the perturbed images, too; thinned galleries of large images have maps alone."""
     members = [(run, e, read_gallery(e.gallery)) for run, e in group.members if e.gallery]
+    return [member for member in members if member[2].walks]
+
+
+def _group(group: Group, members: Sequence[Member], budget: int) -> dict[str, Any]:
     where = [{int(i): g for g, i in enumerate(gallery.id)} for _, _, gallery in members]
     # Examples every model has come first: those are the ones that can be compared.
     ids = sorted({i for places in where for i in places}, key=lambda i: (-sum(i in p for p in where), i))
@@ -50,6 +55,7 @@ def _group(group: Group, budget: int) -> dict[str, Any]:
         "key": group.key,
         "title": group.title,
         "k": group.k,
+        "strict": group.protocol.startswith("strict"),
         "shape": [height, width, channels],
         "classes": group.classes,
         "amplify": _amplify([gallery for _, _, gallery in members]),

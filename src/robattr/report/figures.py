@@ -29,6 +29,7 @@ STYLE = {
     "pdf.fonttype": 42,
     "svg.hashsalt": "robattr",
 }
+MOST_MODELS = 6  # of a figure 1
 DATELESS = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
 
 
@@ -51,8 +52,14 @@ def write_figures(
 
 
 def grid(group: Group, *, rows: int = 4) -> Any | None:
-    """The paper's figure 1, a row for each example: the image, then each model's maps before and after, and scores."""
-    members = [(run, e, read_gallery(e.gallery)) for run, e in group.members if e.gallery]
+    """The paper's figure 1, a row for each example: the image, then each model's maps before and after, and scores.
+
+    Of more models than fit on a page, the first of each method is shown.
+    """
+    shown = [(run, e) for run, e in group.of_one_m().members if e.gallery]
+    if len(shown) > MOST_MODELS:
+        shown = list({run.method: (run, e) for run, e in reversed(shown)}.values())[::-1]
+    members = [(run, e, read_gallery(e.gallery)) for run, e in shown if e.gallery]
     shared = [int(i) for i in members[0][2].id if all(i in g.id for _, _, g in members)] if members else []
     if not shared:
         return None
@@ -127,24 +134,33 @@ def lines(panels: Sequence[tuple[str, Sequence[Series], bool]], *, x_label: str)
     return figure
 
 
+def figure_name(name: str, group: Group, groups: Sequence[Group]) -> str:
+    """The file of a group's figure, without its ending: of several groups, it says which."""
+    return name if len(groups) == 1 else f"{name}-{group.key}"
+
+
 def _figures(runs: Sequence[Run], groups: Sequence[Group], rows: int) -> list[tuple[str, Any]]:
     colours = curves.shades(runs)
     made: list[tuple[str, Any | None]] = []
     for group in groups:
-        suffix = "" if len(groups) == 1 else f"-{group.key}"
-        made.append((f"figure1{suffix}", grid(group, rows=rows)))
-        made.append((f"figure2{suffix}", boxes(group, colours)))
-        made.append((f"eps{suffix}", _evaluated(group, "score_vs_eps", "eps", "ε", colours)))
-        made.append(
-            (f"iterations{suffix}", _evaluated(group, "score_vs_iterations", "iterations", "iteration", colours))
-        )
+        found = {
+            "figure1": grid(group, rows=rows),
+            "figure2": boxes(group, colours),
+            "eps": _evaluated(group, "score_vs_eps", "eps", "ε", colours),
+            "iterations": _evaluated(group, "score_vs_iterations", "iterations", "iteration", colours),
+        }
+        made += [(figure_name(name, group, groups), figure) for name, figure in found.items()]
     logged = (
         ("loss", "loss ℓ", True),
         ("penalty", "size of the regulariser", True),
         ("val_accuracy", "accuracy", False),
     )
-    panels = [(label, curves.training(runs, key, colours), log) for key, label, log in logged]
-    made.append(("training", lines(panels, x_label="training step")))
+    datasets = dict.fromkeys(run.dataset for run in runs)
+    for dataset in datasets:
+        chosen = [run for run in runs if run.dataset == dataset]
+        panels = [(label, curves.training(chosen, key, colours), log) for key, label, log in logged]
+        suffix = "" if len(datasets) == 1 else f"-{dataset}"
+        made.append((f"training{suffix}", lines(panels, x_label="training step")))
     return [(name, figure) for name, figure in made if figure is not None]
 
 

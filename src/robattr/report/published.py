@@ -66,6 +66,8 @@ INTEGRATED_GRADIENTS = _rows(
     },
 )
 
+DATASETS = tuple(dict.fromkeys(dataset for dataset, _ in INTEGRATED_GRADIENTS))
+
 # Table "simple gradient": the attack and the maps use the plain gradient.
 SIMPLE_GRADIENT = _rows(
     "table 3",

@@ -1,15 +1,19 @@
-"""What a run directory says: configuration, environment, training log and every evaluation recorded in it."""
+"""Runs as they are read, from directories or from records: configuration, training log and every evaluation."""
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from robattr import data
 from robattr.errors import CheckpointError
+from robattr.report.files import read_lines, read_object
+from robattr.report.record import Record, read_record, rows, variant
+from robattr.report.training import Training, training
 
 APPROACHES = {
     "natural": "NATURAL",
@@ -18,15 +22,18 @@ APPROACHES = {
     "ig-sum-norm": "IG-SUM-NORM",
 }
 ORDER = tuple(APPROACHES)
+TELLING = ("m", "weight", "eps", "steps", "seed")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of one run: its summary, its records (one per example) and where its gallery lies."""
+    """One evaluation of one run: its summary, its records (one per example), where its gallery lies, and its file."""
 
     summary: Mapping[str, Any]
     records: tuple[Mapping[str, Any], ...]
     gallery: Path | None
+    source: Path
+    weights: str | None = None
 
     def scores(self, name: str) -> list[float]:
         """The values of a score over the examples that have one (the correctly classified)."""
@@ -35,13 +42,16 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory, read once. `name` is what tables call it: the paper's name of its method."""
+    """A run, read once from its directory or its records. `name` is what tables call it: the paper's for its method;
+    `variant` is what its files are called. A record's `metrics` are thinned; `training` is always of the whole log."""
 
     name: str
+    variant: str
     path: Path
     config: Mapping[str, Any]
     environment: Mapping[str, Any]
     metrics: tuple[Mapping[str, Any], ...]
+    training: Training
     evaluations: tuple[Evaluation, ...]
 
     @property
@@ -84,6 +94,25 @@ class Group:
         settings = self.members[0][1].summary.get("settings", {})
         return int(settings.get("eval_k", settings.get("k", 100)))
 
+    @property
+    def points(self) -> tuple[int, ...]:
+        """The values of m (points of the training integral) among the IG-NORM runs."""
+        return tuple(sorted({int(run.config["m"]) for run, _ in self.members if _varies_m(run)}))
+
+    def of_one_m(self) -> Group:
+        """Without the runs that only vary m: the m of most runs stays; of equals IG-SUM-NORM's, then the paper's 50."""
+        if len(self.points) < 2:
+            return self
+        count = Counter(int(run.config["m"]) for run, _ in self.members if _varies_m(run))
+        others = {run.config.get("m") for run, _ in self.members if run.method == "ig-sum-norm"}
+        chosen = max(count, key=lambda m: (count[m], m in others, m == 50, m))
+        return self.of(run for run, _ in self.members if not _varies_m(run) or int(run.config["m"]) == chosen)
+
+    def of(self, runs: Iterable[Run]) -> Group:
+        """The group with these of its runs alone."""
+        kept = {id(run) for run in runs}
+        return replace(self, members=tuple(member for member in self.members if id(member[0]) in kept))
+
 
 def read_run(path: str | Path) -> Run:
     """Read a run directory; a missing or damaged file is named in the error."""
@@ -92,24 +121,37 @@ def read_run(path: str | Path) -> Run:
         raise CheckpointError(
             f"{root} is not a run directory: expected {root / 'config.json'}; `robattr train` writes one"
         )
-    config = _object(root / "config.json")
-    method = str(config.get("method", root.name))
+    config = read_object(root / "config.json")
     environment = root / "environment.json"
+    metrics = read_lines(root / "metrics.jsonl", torn_end=True)
     return Run(
-        name=str(config.get("name") or APPROACHES.get(method, method.upper())),
+        name=_approach(config, root),
+        variant=variant(config),
         path=root,
         config=config,
-        environment=_object(environment) if environment.is_file() else {},
-        metrics=_lines(root / "metrics.jsonl", torn_end=True),
+        environment=read_object(environment) if environment.is_file() else {},
+        metrics=metrics,
+        training=training(metrics),
         evaluations=tuple(_evaluation(found) for found in sorted((root / "records").glob("*.json"))),
     )
 
 
 def read_runs(paths: Iterable[str | Path]) -> tuple[Run, ...]:
-    """Read several runs, in the paper's order of methods; runs that would share a name say what sets them apart."""
-    runs = sorted((read_run(path) for path in paths), key=_order)
+    """Read runs (directories, records, folders of records), in the paper's order of methods.
+
+    Runs that would share a name say what sets them apart.
+    """
+    directories: list[Path] = []
+    records: list[Path] = []
+    for path in map(Path, paths):
+        inside = [] if (path / "config.json").is_file() else sorted(path.glob("*.json"))
+        if path.is_file() or inside:
+            records += inside or [path]
+        else:
+            directories.append(path)
+    runs = sorted([*map(read_run, directories), *_recorded(records)], key=_order)
     if not runs:
-        raise CheckpointError("no run directory was given: name at least one")
+        raise CheckpointError("no run was given: name at least one directory or record")
     return tuple(_told_apart(run, [r for r in runs if (r.dataset, r.name) == (run.dataset, run.name)]) for run in runs)
 
 
@@ -132,51 +174,78 @@ def measured(runs: Iterable[Run]) -> tuple[Group, ...]:
     return found
 
 
-def _order(run: Run) -> tuple[str, int, str, float, str]:
+def _order(run: Run) -> tuple[str, int, str, float, int, str]:
     rank = ORDER.index(run.method) if run.method in ORDER else len(ORDER)
-    return run.dataset, rank, run.method, float(run.config.get("m") or 0), run.path.name
+    return (
+        run.dataset,
+        rank,
+        run.method,
+        float(run.config.get("m") or 0),
+        int(run.config.get("seed") or 0),
+        run.path.name,
+    )
+
+
+def _approach(config: Mapping[str, Any], path: Path) -> str:
+    method = str(config.get("method", path.name))
+    return str(config.get("name") or APPROACHES.get(method, method.upper()))
+
+
+def _varies_m(run: Run) -> bool:
+    """Whether the paper varies m for it (table 2)."""
+    return (run.dataset, run.method) == ("mnist", "ig-norm") and run.config.get("m") is not None
 
 
 def _told_apart(run: Run, twins: Sequence[Run]) -> Run:
-    """The run named by the setting on which it differs from every twin, else by its folder."""
+    """The run named by the fewest settings that tell all twins apart, else by its folder."""
     if len(twins) == 1:
         return run
-    for key in ("m", "weight", "eps", "steps", "seed"):
-        if len({str(twin.config.get(key)) for twin in twins}) == len(twins):
-            return replace(run, name=f"{run.name}, {key} = {run.config.get(key)}")
+    for chosen in (keys for count in range(1, len(TELLING) + 1) for keys in combinations(TELLING, count)):
+        if len({tuple(str(twin.config.get(key)) for key in chosen) for twin in twins}) == len(twins):
+            return replace(run, name=", ".join([run.name, *(f"{key} = {run.config.get(key)}" for key in chosen)]))
     return replace(run, name=f"{run.name} ({run.path.name})")
 
 
 def _evaluation(summary: Path) -> Evaluation:
-    gallery = summary.with_name(f"{summary.stem}-gallery.npz")
+    settings = summary.with_suffix(".settings")
+    weights = read_object(settings).get("settings", {}).get("weights") if settings.is_file() else None
     return Evaluation(
-        summary=_object(summary),
-        records=_lines(summary.with_suffix(".jsonl")),
-        gallery=gallery if gallery.is_file() else None,
+        read_object(summary), read_lines(summary.with_suffix(".jsonl")), _gallery(summary), summary, weights
     )
 
 
-def _object(path: Path) -> Mapping[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as cause:
-        raise CheckpointError(f"{path} could not be read as JSON ({cause}): the file is damaged") from cause
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, got {type(value).__name__}")
-    return value
+def _recorded(paths: Iterable[Path]) -> list[Run]:
+    """The runs that the records are of: records of one model are its evaluations."""
+    gathered: dict[Path, list[tuple[Path, Record]]] = {}
+    for path in dict.fromkeys(paths):
+        record = read_record(path)
+        gathered.setdefault(path.with_name(record.run), []).append((path, record))
+    return [_of_records(path, records) for path, records in gathered.items()]
 
 
-def _lines(path: Path, *, torn_end: bool = False) -> tuple[Mapping[str, Any], ...]:
-    """The objects of a JSON-lines file, none where it is absent. A log still being written may end mid-line."""
-    if not path.is_file():
-        return ()
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    rows: list[Mapping[str, Any]] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            rows.append(json.loads(line))
-        except ValueError as cause:
-            if torn_end and number == len(lines):
-                break
-            raise CheckpointError(f"{path}, line {number} is not JSON ({cause}): the file is damaged") from cause
-    return tuple(rows)
+def _of_records(path: Path, records: Sequence[tuple[Path, Record]]) -> Run:
+    source, first = records[0]
+    for other, record in records[1:]:
+        if (record.config, record.environment) != (first.config, first.environment):
+            raise CheckpointError(
+                f"{source} and {other} go by one name but were trained apart: record one of the runs again, with "
+                "--force or under another --name"
+            )
+    return Run(
+        name=_approach(first.config, path),
+        variant=first.variant,
+        path=path,
+        config=first.config,
+        environment=first.environment,
+        metrics=tuple(row for columns in first.curve.values() for row in rows(columns)),
+        training=Training(**first.training),
+        evaluations=tuple(
+            Evaluation(record.summary, tuple(rows(record.examples)), _gallery(file), file, record.weights)
+            for file, record in records
+        ),
+    )
+
+
+def _gallery(beside: Path) -> Path | None:
+    path = beside.with_name(f"{beside.stem}-gallery.npz")
+    return path if path.is_file() else None

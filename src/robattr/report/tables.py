@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv as _csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from robattr.report.published import SOURCE, published
@@ -84,12 +84,22 @@ def table(groups: Iterable[Group]) -> Table:
 
 def markdown(made: Table) -> str:
     """A GitHub table; the interval follows in brackets, the paper's value on a second line of the cell."""
-    header = ["Dataset", "Approach", *(column.title for column in made.columns)]
-    lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
-    for row in made.rows:
-        cells = [_markdown_cell(c, column) for c, column in zip(row.cells, made.columns, strict=True)]
-        lines.append("| " + " | ".join([_escape_markdown(row.dataset), _escape_markdown(row.approach), *cells]) + " |")
-    return "\n".join([*lines, "", made.caption, ""])
+    rows = [
+        [
+            escape_markdown(row.dataset),
+            escape_markdown(row.approach),
+            *(_markdown_cell(cell, column) for cell, column in zip(row.cells, made.columns, strict=True)),
+        ]
+        for row in made.rows
+    ]
+    drawn = grid(["Dataset", "Approach", *(column.title for column in made.columns)], rows)
+    return "\n".join([drawn, "", made.caption, ""])
+
+
+def grid(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table of cells that are escaped already."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def latex(made: Table) -> str:
@@ -137,7 +147,7 @@ def _interval(cell: Cell, column: Column) -> str:
 
 def _group_rows(group: Group) -> list[Row]:
     best = {
-        column.key: max((_value(e, column.key) or 0.0 for _, e in group.members), default=None)
+        column.key: max((value_of(e, column.key) or 0.0 for _, e in group.members), default=None)
         for column in COLUMNS
         if column.best and len(group.members) > 1
     }
@@ -146,19 +156,23 @@ def _group_rows(group: Group) -> list[Row]:
             dataset=group.dataset,
             approach=run.name,
             examples=evaluation.summary.get("examples"),
-            cells=tuple(_cell(run, evaluation, column, best.get(column.key)) for column in COLUMNS),
+            cells=tuple(
+                _cell(run, evaluation, column, best.get(column.key), by_m=len(group.points) > 1) for column in COLUMNS
+            ),
         )
         for run, evaluation in group.members
     ]
 
 
-def _cell(run: Run, evaluation: Evaluation, column: Column, best: float | None) -> Cell:
+def _cell(run: Run, evaluation: Evaluation, column: Column, best: float | None, *, by_m: bool) -> Cell:
     summary = evaluation.summary
-    value = _value(evaluation, column.key)
+    value = value_of(evaluation, column.key)
     found = summary.get("columns", {}).get(column.key) or {}
     # The paper's numbers are its own protocol's; beside any other they would invite a false comparison.
     if summary.get("protocol") == "paper":
-        row = published(run.dataset, run.method, map_name=str(summary.get("map")), m=run.config.get("m"))
+        # Where m varies, its table; else table 1: ten midpoints are not the paper's ten right ends.
+        m = run.config.get("m") if by_m else None
+        row = published(run.dataset, run.method, map_name=str(summary.get("map")), m=m)
     else:
         row = None
     return Cell(
@@ -170,7 +184,8 @@ def _cell(run: Run, evaluation: Evaluation, column: Column, best: float | None) 
     )
 
 
-def _value(evaluation: Evaluation, key: str) -> float | None:
+def value_of(evaluation: Evaluation, key: str) -> float | None:
+    """The value of a column; None where it was not measured."""
     if key == "never_kept":
         found = evaluation.summary.get("never_kept")
     else:
@@ -192,8 +207,9 @@ def _latex_cell(cell: Cell, column: Column) -> str:
     return f"{value}{interval}{paper}"
 
 
-def _escape_markdown(text: str) -> str:
-    return "".join(f"\\{c}" if c in "\\|*_`<>[]" else c for c in text)
+def escape_markdown(text: str) -> str:
+    """Text that stays text in Markdown, also within a cell of a table."""
+    return "".join(f"\\{c}" if c in "\\|*_`<>[]" else c for c in " ".join(text.split()))
 
 
 def _escape_latex(text: str) -> str:

@@ -1,0 +1,37 @@
+"""JSON and JSON lines, read with errors that name the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from robattr.errors import CheckpointError
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object of a JSON file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as cause:
+        raise CheckpointError(f"{path} could not be read as JSON ({cause}): the file is damaged") from cause
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def read_lines(path: Path, *, torn_end: bool = False) -> tuple[Mapping[str, Any], ...]:
+    """The objects of a JSON-lines file, none where it is absent. A log still being written may end mid-line."""
+    if not path.is_file():
+        return ()
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    rows: list[Mapping[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as cause:
+            if torn_end and number == len(lines):
+                break
+            raise CheckpointError(f"{path}, line {number} is not JSON ({cause}): the file is damaged") from cause
+    return tuple(rows)

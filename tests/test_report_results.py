@@ -1,0 +1,216 @@
+"""The results page: the bar on hand-made numbers, every section, escaping, and stability."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fake_runs import METHODS, write_run
+from robattr.cli import app
+from robattr.report.bar import Demand, bar
+from robattr.report.distil import write_records
+from robattr.report.figures import write_figures
+from robattr.report.results import results, write_results
+from robattr.report.runs import APPROACHES, Evaluation, Run, groups, read_runs
+from robattr.report.training import Training
+
+BEATS_NATURAL, BEATS_MADRY, REACHES, YARDSTICK, EXAMPLES, SEEDS, STRICT = range(7)
+
+
+def model(
+    method: str,
+    topk: float,
+    kendall: float,
+    *,
+    dataset: str = "mnist",
+    nat: float = 0.985,
+    adv: float = 0.9,
+    half: float = 0.01,
+    protocol: str = "paper",
+    map_name: str = "ig",
+    examples: int = 1000,
+    variant: str = "",
+    **config: Any,
+) -> Run:
+    """A run with one evaluation whose columns are these, each ± half."""
+    values = {"nat_acc": nat, "adv_acc": adv, "topk": topk, "kendall": kendall, "noise_topk": 0.9, "noise_kendall": 0.8}
+    columns = {key: {"value": v, "low": v - half, "high": v + half} for key, v in values.items()}
+    summary = {"protocol": protocol, "map": map_name, "columns": columns, "never_kept": 0.25, "settings": {"k": 100}}
+    records = tuple({"id": i, "kept": i % 4 > 0, "topk": topk} for i in range(examples))
+    path = Path(f"results/{dataset}-{method}")
+    evaluation = Evaluation(summary, records, None, path.with_suffix(".json"))
+    config = {"dataset": dataset, "method": method, "seed": 0, **config}
+    return Run(APPROACHES[method], variant or method, path, config, {}, (), Training(), (evaluation,))
+
+
+def judged(runs: Iterable[Run], dataset: str = "mnist") -> tuple[Demand, ...]:
+    return bar(dataset, groups(runs))
+
+
+NATURAL, MADRY = model("natural", 0.46, 0.18), model("madry", 0.62, 0.24)
+
+
+def test_a_cleared_bar() -> None:
+    demands = judged([NATURAL, MADRY, model("ig-sum-norm", 0.73, 0.32)])
+    assert [demand.met for demand in demands[:5]] == [True] * 5
+    assert "TopK Inter. 73.00% against 46.00% (+27.00 points)" in demands[BEATS_NATURAL].detail
+    assert "Rank Corr. 0.3200 against 0.1800 (+0.1400)" in demands[BEATS_NATURAL].detail
+    assert "between the intervals: TopK Inter. +25.00 points, Rank Corr. +0.1200" in demands[BEATS_NATURAL].detail
+    assert demands[REACHES].detail == "IG-SUM-NORM"
+    assert "72.45%, Rank Corr. 0.3111, Nat Acc. 97.67%, Adv Acc. 88.17%" in demands[REACHES].text
+
+
+def test_a_missed_bar_says_by_how_much() -> None:
+    demands = judged([NATURAL, MADRY, model("ig-sum-norm", 0.70, 0.23, adv=0.80)])
+    assert demands[BEATS_NATURAL].met is True
+    assert demands[BEATS_MADRY].answer == "no"
+    assert "Rank Corr. 0.2300 against 0.2400 (-0.0100)" in demands[BEATS_MADRY].detail
+    assert demands[REACHES].met is False
+    # IG-SUM-NORM falls 8.17 points of accuracy short; Madry's net 10.45 points of top-k.
+    assert demands[REACHES].detail == (
+        "closest is IG-SUM-NORM: TopK Inter. -2.45 points, Rank Corr. -0.0811, Adv Acc. -8.17 points"
+    )
+
+
+def test_overlapping_intervals_do_not_beat_natural() -> None:
+    demands = judged([NATURAL, model("ig-sum-norm", 0.73, 0.19)])
+    assert demands[BEATS_NATURAL].met is False
+    assert "Rank Corr. -0.0100" in demands[BEATS_NATURAL].detail.partition("between")[2]
+
+
+def test_what_is_not_measured_is_said() -> None:
+    assert [demand.met for demand in judged([NATURAL], "gtsrb")] == [None] * 7
+    demands = judged([NATURAL])
+    assert demands[BEATS_NATURAL].answer == "not measured yet"
+    assert demands[BEATS_NATURAL].detail == "no record of IG-SUM-NORM"
+    assert demands[BEATS_MADRY].detail == "no record of IG-SUM-NORM or of Madry et al."
+    other = judged([NATURAL, model("ig-sum-norm", 0.73, 0.32, examples=500)])
+    assert other[BEATS_NATURAL].met is None
+    assert "same examples" in other[BEATS_NATURAL].detail
+    assert other[EXAMPLES].met is False
+    assert other[EXAMPLES].detail == "500, 1,000 examples, not the same for all rows"
+
+
+def test_of_several_seeds_the_lowest_counts_and_of_several_variants_the_best() -> None:
+    seeds = [model("ig-sum-norm", topk, 0.32, seed=seed) for seed, topk in enumerate((0.73, 0.50))]
+    demands = judged([NATURAL, MADRY, *seeds])
+    assert demands[BEATS_NATURAL].met is True
+    assert "50.00% against 46.00%" in demands[BEATS_NATURAL].detail
+    assert "the lowest of 2 against the highest of 1" in demands[BEATS_NATURAL].detail
+    assert demands[BEATS_MADRY].met is False
+    wide = model("ig-sum-norm", 0.80, 0.40, variant="wide")
+    assert judged([NATURAL, MADRY, *seeds, wide])[BEATS_MADRY].met is True
+    assert demands[SEEDS].met is False
+    assert demands[SEEDS].detail == "NATURAL 1, Madry et al. 1, IG-NORM 0, IG-SUM-NORM 2"
+
+
+def test_a_yardstick_that_flatters_is_seen() -> None:
+    demand = judged([model("natural", 0.50, 0.18), MADRY])[YARDSTICK]
+    assert demand.met is False
+    assert demand.detail == "NATURAL TopK Inter. +3.39 points"
+
+
+def test_strict_must_hold_as_well() -> None:
+    paper = [NATURAL, model("ig-sum-norm", 0.73, 0.32)]
+    assert judged(paper)[STRICT].met is None
+    strict = [model("natural", 0.2, 0.1, protocol="strict"), model("ig-sum-norm", 0.6, 0.05, protocol="strict")]
+    assert judged([*paper, strict[1]])[STRICT].detail == "no record of NATURAL under strict"
+    assert judged([*paper, *strict])[STRICT].met is False
+
+
+def section(text: str, title: str) -> str:
+    found = re.search(rf"^## {re.escape(title)}.*?(?=^## |\Z)", text, flags=re.S | re.M)
+    assert found, title
+    return found.group()
+
+
+def test_every_section() -> None:
+    end = Training(lines=7, loss=0.05, penalty=0.25, val_accuracy=0.99)
+    regularised = replace(model("ig-norm", 0.7, 0.3, m=10, weight=1.0), training=end)
+    stronger = replace(
+        NATURAL, evaluations=(*model("natural", 0.3, 0.1, protocol="strict").evaluations, *NATURAL.evaluations)
+    )
+    sg = model("madry", 0.48, 0.25, map_name="sg")
+    text = results(
+        [stronger, sg, regularised], command="robattr report results -o docs/results.md", notes="# Mine\n*x*"
+    )
+    assert "`robattr report results -o docs/results.md`" in text
+    assert "### gtsrb\n\nNot measured yet." in section(text, "The bar")
+    first = section(text, "Integrated gradients")
+    assert "46.00% [45.0, 47.0]<br>paper 46.61%" in first
+    assert "| 25.00% |" in first
+    assert "paper 71.36%" in first  # IG-NORM beside table 1, not beside ten right ends
+    assert "paper 47.95%" in section(text, "Simple gradient")
+    assert "Not measured yet." in section(text, "IG-NORM on MNIST over m")
+    rows = [line for line in section(text, "Stronger attacks").splitlines() if line.startswith("| mnist")]
+    assert ["paper" in rows[0], "strict" in rows[1], len(rows)] == [True, True, 2]
+    assert "| 90.00% [89.0, 91.0] | 0.8000 [0.790, 0.810] | 250 of 1,000 |" in rows[1]
+    assert "| mnist | IG-NORM | 1 | 0.05 | 0.25 | 5 | 99.00% | 7 |" in section(text, "How effective")
+    assert "\n# Mine\n*x*\n" in section(text, "What was tried") + text
+
+
+def test_the_table_over_m_stands_beside_the_papers(tmp_path: Path) -> None:
+    runs = [replace(model("ig-norm", 0.6, 0.2, m=m), name=f"IG-NORM, m = {m}") for m in (10, 20)]
+    text = results([*runs, model("ig-sum-norm", 0.7, 0.3, m=20)], command="x")
+    over = section(text, "IG-NORM on MNIST over m")
+    assert "paper 67.14%" in over
+    assert "paper 70.78%" in over
+    first = section(text, "Integrated gradients")
+    assert "m = 10" not in first
+    assert "paper 71.36%" in first
+
+
+def test_foreign_words_stay_text() -> None:
+    hostile = replace(
+        model("natural", 0.4, 0.1, dataset="<b>|`x`\n# y"),
+        name="a|b<script>",
+        environment={"command": "a\n# b /root/x"},
+    )
+    text = results([hostile], command="x")
+    assert "<b>" not in text.replace("\\<b\\>", "")
+    assert "<script>" not in text.replace("\\<script\\>", "")
+    assert "    a # b x" in text
+    assert not re.search(r"^# y", text, flags=re.M)
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "script" in line]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {8, 11}
+
+
+def test_the_page_from_records_is_stable_and_links_lead_somewhere(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = [write_run(Path("runs"), method, dataset="mnist") for method in METHODS]
+    write_records(read_runs(runs), "results")
+    write_figures(read_runs(["results"]), "docs/figures", formats=("png",), rows=2)
+    Path("results/notes.md").write_text("Ramps of ε were tried, too.\n", encoding="utf-8")
+    arguments = ["report", "results", "-o", "docs/results.md"]
+    made = []
+    for _ in range(2):
+        done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert done.exit_code == 0
+        made.append(Path("docs/results.md").read_text(encoding="utf-8"))
+    assert made[0] == made[1]
+    assert "Rendered by `robattr report results -o docs/results.md`" in made[0]
+    links = re.findall(r"\]\(([^)]+)\)", made[0])
+    assert "figures/figure1.png" in links
+    assert "../results/mnist-natural-seed0-paper-ig.json" in links
+    assert all((Path("docs") / link).is_file() for link in links)
+    assert "Ramps of ε were tried, too." in section(made[0], "What was tried")
+    assert str(tmp_path) not in made[0]
+
+
+def test_absolute_paths_are_not_published(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "natural")
+    text = write_results(read_runs([run]), tmp_path / "page.md", command=f"robattr report {run} -o page.md").read_text()
+    assert str(tmp_path) not in text
+    assert "paper-ig.json |" in text
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_lone_row_is_a_page(tmp_path: Path, method: str) -> None:
+    run = write_run(tmp_path, method, gallery=False, dataset="flower")
+    assert "not measured yet" in results(read_runs([run]), command="x")
