@@ -99,7 +99,7 @@ def test_training_leaves_the_callers_randomness_alone(tmp_path):
     [
         ({"lr": 1e30}, "lr"),
         ({"lr": 1e30, "checkpoint_every": 1}, "lr"),  # the last checkpoint is the one the loss is NaN at
-        ({"lr": 1e45, "steps": 1}, "lr"),  # no further step sees what the update did
+        ({"lr": 3e38, "reduction": "sum", "steps": 1}, "lr"),  # no further step sees what the update did
         ({"schedule": "piecewise", "rates": (1e30,)}, "rates"),
         ({"method": "ig-norm", "weight": 1e38}, "weight"),
     ],
