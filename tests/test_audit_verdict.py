@@ -108,7 +108,8 @@ def test_the_sternest_evaluation_counts() -> None:
 def test_nothing_is_said_to_hold_by_a_measurement_that_doubts_itself() -> None:
     found = verdict(run(evaluation("strict", "ig", 0.9, alarms=["gradients are masked"])))
     assert found.level == "unclear"
-    assert "before the doubts below are settled" in found.headline
+    assert "before its measurement's doubts are settled" in found.headline
+    assert found.doubts == ("gradients are masked",)
     assert "holds against itself" in found.next_steps[0]
     assert not any("retraining" in step or "more examples" in step for step in found.next_steps)
     # What did move, moved: doubts cannot make a fragile model better.
@@ -121,6 +122,7 @@ def test_nothing_is_said_to_hold_by_a_measurement_that_doubts_itself() -> None:
         (0.4, 0.9, "keeps 90%: it takes an adversary, not an accident"),
         (0.2, 0.5, "keeps 50%: accidents move them too"),
         (0.85, 0.9, "keeps 90%: the attack does little more"),
+        (0.9, 0.85, "keeps 85%: the attack does no more"),
     ],
 )
 def test_what_random_noise_says(topk: float, noise: float, said: str) -> None:

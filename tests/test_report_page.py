@@ -14,12 +14,12 @@ import pytest
 from matplotlib.cbook import boxplot_stats
 
 from fake_runs import METHODS, write_run
-from robattr.errors import CheckpointError
+from robattr.errors import CheckpointError, InvalidInput
 from robattr.report import svg
 from robattr.report.explorer import explorer
 from robattr.report.findings import finding
 from robattr.report.gallery import read_gallery, top_k
-from robattr.report.html import embedded, page
+from robattr.report.html import embedded, page, write_page
 from robattr.report.runs import groups, read_runs
 
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>"
@@ -29,6 +29,11 @@ HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=al
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     root = tmp_path_factory.mktemp("runs")
     return [write_run(root, method) for method in METHODS]
+
+
+def test_a_folder_is_no_place_for_a_page(runs: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"report\.html"):
+        write_page(read_runs(runs[:1]), tmp_path)
 
 
 def test_box_is_tukeys() -> None:

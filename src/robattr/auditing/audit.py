@@ -133,8 +133,8 @@ def input_channels(model: nn.Module) -> int:
 
 def _folder(page: Path) -> Path:
     folder = page.with_suffix("")
-    if folder == page:
-        raise InvalidInput(f"expected the page to have a suffix, as audit.html has, got {str(page)!r}")
+    if folder == page or page.is_dir():
+        raise InvalidInput(f"expected the page to be a file with a suffix, as audit.html has, got {str(page)!r}")
     return folder
 
 

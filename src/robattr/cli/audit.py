@@ -251,6 +251,8 @@ def _show(verdict: Verdict) -> None:
     typer.echo(printable(verdict.headline))
     for line in verdict.findings:
         typer.echo(f"  {printable(line)}")
+    for line in verdict.doubts:
+        typer.echo(f"  doubt: {printable(line)}")
     for line in verdict.next_steps:
         typer.echo(f"  → {printable(line)}")
 

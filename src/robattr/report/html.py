@@ -20,6 +20,8 @@ import numpy as np
 
 from robattr._extras import need
 from robattr._version import __version__
+from robattr.errors import InvalidInput
+from robattr.evaluate.run import PROBED
 from robattr.report import audited, curves, svg
 from robattr.report.explorer import BUDGET, explorer
 from robattr.report.findings import alarms, finding
@@ -73,6 +75,7 @@ def page(
         groups=[_group(group, colours) for group in groups],
         legend=[(run.name, colours[run.name] % svg.SHADES) for run in runs],
         led=led,
+        probed=PROBED,
         opening=opening,
         closing=closing,
         training=_training(runs, colours),
@@ -93,6 +96,8 @@ def write_page(
 ) -> Path:
     """Write `page` to a file, its folder made where missing."""
     target = Path(path)
+    if target.is_dir():
+        raise InvalidInput(f"expected a file for the page, got the folder {target}: say {target / 'report.html'}")
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(page(runs, title=title, opening=opening, closing=closing), encoding="utf-8")
     return target

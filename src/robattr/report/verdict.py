@@ -35,6 +35,7 @@ class Verdict:
     headline: str
     findings: tuple[str, ...]
     next_steps: tuple[str, ...]
+    doubts: tuple[str, ...] = ()  # what the measurement holds against itself
 
 
 def verdict(run: Run) -> Verdict:
@@ -45,7 +46,8 @@ def verdict(run: Run) -> Verdict:
     main = sternest(run)
     settings, topk = main.summary["settings"], column(main, "topk")
     level = judged(topk)
-    doubted = level == "holds" and bool(main.summary.get("alarms"))
+    doubts = tuple(str(alarm) for alarm in main.summary.get("alarms") or ())
+    doubted = level == "holds" and bool(doubts)
     what = f"{main.summary['map']} maps, {main.summary['protocol']} protocol"
     kept = (
         f"A change of at most ε = {float(settings['eps']):.4g} in any value, chosen to mislead, leaves the answer as "
@@ -58,11 +60,13 @@ def verdict(run: Run) -> Verdict:
             f"were classified correctly and scored, and {FEW} are needed."
         )
     elif doubted:
-        headline = f"Nothing can be said about the explanations ({what}) before the doubts below are settled. {kept}"
+        headline = (
+            f"Nothing can be said about the explanations ({what}) before its measurement's doubts are settled. {kept}"
+        )
     else:
         headline = f"The explanations {WORDS[level]} ({what}). {kept}"
     level = "unclear" if doubted else level
-    return Verdict(level, headline, tuple(_findings(run, main)), tuple(_next_steps(run, main, level)))
+    return Verdict(level, headline, tuple(_findings(run, main)), tuple(_next_steps(run, main, level)), doubts)
 
 
 def judged(topk: Mapping[str, Any]) -> Level:
@@ -100,10 +104,13 @@ def show(column: Mapping[str, Any], *, share: bool) -> str:
 
 
 def _findings(run: Run, main: Evaluation) -> Iterable[str]:
-    columns = main.summary["columns"]
-    topk, noise = columns["topk"]["value"], columns["noise_topk"]["value"]
+    topk, noise = column(main, "topk").get("value"), column(main, "noise_topk").get("value")
     if topk is not None and noise is not None:
-        if noise < HOLDS:
+        if (column(main, "topk").get("n") or 0) < FEW:
+            kind = "too few examples to say more"
+        elif noise < topk:
+            kind = "the attack does no more than that"
+        elif noise < HOLDS:
             kind = "accidents move them too"
         elif noise - topk > CLEARLY:
             kind = "it takes an adversary, not an accident, to move them"
@@ -111,8 +118,8 @@ def _findings(run: Run, main: Evaluation) -> Iterable[str]:
             kind = "the attack does little more than that"
         yield f"Random noise of the same size keeps {noise:.0%}: {kind}."
     yield (
-        f"The predictions: {show(columns['nat_acc'], share=True)} of {main.summary['examples']} examples are "
-        f"classified correctly, {show(columns['adv_acc'], share=True)} still are under an attack of the same ε."
+        f"The predictions: {_percent(column(main, 'nat_acc'))} of {main.summary['examples']} examples are "
+        f"classified correctly, {_percent(column(main, 'adv_acc'))} still are under an attack of the same ε."
     )
     others = [e for e in by_weight(run).evaluations if e is not main and column(e, "topk").get("value") is not None]
     for e in others:
@@ -131,8 +138,7 @@ def _findings(run: Run, main: Evaluation) -> Iterable[str]:
 
 
 def _next_steps(run: Run, main: Evaluation, level: Level) -> Iterable[str]:
-    accuracy = main.summary["columns"]["nat_acc"]["value"]
-    topk = column(main, "topk")
+    accuracy, topk = column(main, "nat_acc").get("value"), column(main, "topk")
     if main.summary.get("alarms"):
         yield "Read what the measurement holds against itself below: until that is settled the numbers may flatter."
     if accuracy is not None and accuracy < FLIMSY:

@@ -42,6 +42,9 @@
   const state = { group: data.groups[0], example: null, step: 0, top: false, amplify: 1, cards: [], drawing: 0 };
   const className = (label) => state.group.classes[label] ?? String(label);
   const longest = () => Math.max(...state.group.iterations.map((t) => t.length));
+  // A card for each model; where there is one model, its examples stand side by side instead.
+  const ABREAST = 4;
+  const alone = () => state.group.models.length === 1;
 
   // ---- drawing ----
   const paint = (canvas, pixel) => {
@@ -88,10 +91,10 @@
     return [grey, grey, grey];
   });
 
-  const drawCard = (card, index, image, blob) => {
+  const drawCard = (card, image, blob) => {
     const channels = state.group.shape[2];
-    const entry = state.example.models[index];
-    const iterations = state.group.iterations[index];
+    const entry = card.example.models[card.model];
+    const iterations = state.group.iterations[card.model];
     const step = Math.min(state.step, iterations.length);
     const p = parts(blob, iterations.length, step);
     const shift = (i) => (p.change ? p.change[i] - 128 : 0);
@@ -109,7 +112,7 @@
     card.state.textContent = kept ? "same prediction" : "prediction changed";
     card.state.classList.toggle("lost", !kept);
     card.changeCaption.textContent = `change ×${state.amplify}`;
-    const label = className(state.example.label);
+    const label = className(card.example.label);
     card.image.setAttribute("aria-label", `Image of class ${label}`);
     card.perturbed.setAttribute("aria-label", `The image after ${step ? iterations[step - 1] : 0} attack iterations`);
     card.change.setAttribute("aria-label", `The perturbation, amplified ${state.amplify} times`);
@@ -131,12 +134,13 @@
   const draw = async () => {
     const ticket = ++state.drawing;
     const example = state.example;
-    const image = await inflate(example.image);
-    const blobs = await Promise.all(example.models.map((m) => (m ? inflate(m.blob) : null)));
+    const cards = state.cards.filter((card) => card.example);
+    const images = await Promise.all(cards.map((card) => inflate(card.example.image)));
+    const blobs = await Promise.all(cards.map(({ example: e, model }) => (e.models[model] ? inflate(e.models[model].blob) : null)));
     if (ticket !== state.drawing) return; // a newer choice overtook this one
-    state.cards.forEach((card, i) => {
+    cards.forEach((card, i) => {
       card.body.hidden = !blobs[i]; card.absent.hidden = Boolean(blobs[i]);
-      if (blobs[i]) drawCard(card, i, image, blobs[i]);
+      if (blobs[i]) drawCard(card, images[i], blobs[i]);
     });
     const drawn = { example: example.id, step: state.step, top: state.top, amplify: state.amplify };
     Object.assign(document.body.dataset, drawn); // says what is on the screen, for tests
@@ -162,13 +166,16 @@
   };
   const buildCards = () => {
     $("cards").replaceChildren();
-    state.cards = state.group.models.map((name) => {
+    const models = alone() ? Array(Math.min(ABREAST, state.group.examples.length)).fill(0) : state.group.models.keys();
+    state.cards = [...models].map((model) => {
+      const name = state.group.models[model];
       const root = make("article", `card s${data.shades[name] % 6}`), head = make("header");
       const body = make("div"), panels = make("div", "panels"), absent = make("p", "absent", "");
       absent.hidden = true; // until it is known
       absent.textContent = "This model has no record of this example: it misclassified it, or kept another gallery.";
-      const card = { root, body, absent, state: make("p", "state"), recorded: make("p", "recorded") };
-      head.append(make("h3", "", name), card.state);
+      const card = { root, body, absent, model, example: null, title: make("h3", "", name) };
+      card.state = make("p", "state"); card.recorded = make("p", "recorded");
+      head.append(card.title, card.state);
       [card.image] = panel(panels, "image before");
       [card.perturbed] = panel(panels, "image after");
       [card.before] = panel(panels, "map before");
@@ -235,14 +242,20 @@
       button.tabIndex = selected ? 0 : -1;
       if (selected && focus) { button.focus(); button.scrollIntoView({ block: "nearest", inline: "nearest" }); }
     }
-    const title = $("example-title");
-    title.replaceChildren(make("strong", "", className(example.label)), make("span", "", ` · example ${example.id}`));
+    const shown = listed(), here = shown.indexOf(example), name = (e) => [className(e.label), ` · example ${e.id}`];
+    const [first, rest] = alone() ? [state.group.models[0], ", the chosen example and those after it"] : name(example);
+    $("example-title").replaceChildren(make("strong", "", first), make("span", "", rest));
     state.cards.forEach((card, i) => {
-      const model = example.models[i];
+      card.example = alone() ? shown[here + i] ?? null : example;
+      card.root.hidden = !card.example;
+      if (card.example && alone()) card.title.textContent = name(card.example).join("");
+      const model = card.example?.models[card.model];
       if (!model) return;
       const { topk, kendall, iterate } = model.recorded;
-      const at = iterate === null ? "" : `, iteration ${iterate}`;
-      card.recorded.textContent = `The table counts ${percent(topk)} and ${decimal(kendall)}${at}.`;
+      const counted = `${percent(topk)} and ${decimal(kendall)}`, at = iterate === null ? "" : `, iteration ${iterate}`;
+      card.recorded.textContent = state.group.strict
+        ? `The table counts each score’s worst over all attacks: ${counted}.`
+        : `The table counts ${counted}${at}.`;
     });
     draw();
   };
@@ -293,7 +306,8 @@
     $("step").max = longest();
     state.amplify = group.amplify; $("amplify").value = String(group.amplify);
     buildCards(); setStep(longest());
-    buildStrip(Math.floor(group.examples.length / 2)); // begin with the usual case, not with the worst
+    // Models are compared on the usual case; a model by itself is judged by its worst.
+    buildStrip(alone() ? 0 : Math.floor(group.examples.length / 2));
   };
   const legend = $("ramp").getContext("2d"), bar = legend.createImageData(256, 1);
   for (let v = 0; v < 256; v++) bar.data.set([...scale(v), 255], 4 * v);
