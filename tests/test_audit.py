@@ -143,17 +143,21 @@ def test_an_audit_reports_everything_and_leaves_the_model_alone(plain: nn.Module
     assert found.verdict.level in ("holds", "partly", "fragile")
 
     finished = (page.parent / "audit" / "records" / "strict-ig.jsonl").read_bytes()
+    named = [page.parent / "audit" / name for name in ("config.json", "environment.json")]
     again = robattr.audit(plain, bars(), maps="ig,sg", out=page, **ENOUGH)  # nothing is measured twice
     assert (page.parent / "audit" / "records" / "strict-ig.jsonl").read_bytes() == finished
     assert again.verdict == found.verdict
-    with pytest.raises(CheckpointError, match="other data"):
-        robattr.audit(plain, bars(seed=2), maps="ig,sg", out=page, **ENOUGH)
-    with pytest.raises(CheckpointError, match="settings"):
-        robattr.audit(plain, bars(), out=page, **{**QUICK, "eps": 0.1})
+    about = [file.read_bytes() for file in named]
+    with pytest.raises(CheckpointError, match="examples"):
+        robattr.audit(plain, bars(seed=2), maps="ig,sg", out=page, name="other", **ENOUGH)
+    for other in ({"eps": 0.1}, {"steps": 7}, {"points": 7}):
+        with pytest.raises(CheckpointError, match="attack"):
+            robattr.audit(plain, bars(), maps="ig,sg", out=page, name="other", **{**ENOUGH, **other})
     with torch.no_grad():
         plain.head.bias[0] += 0.1
     with pytest.raises(CheckpointError, match="weights"):
-        robattr.audit(plain, bars(), maps="ig,sg", out=page, **ENOUGH)
+        robattr.audit(plain, bars(), maps="ig,sg", out=page, name="other", **ENOUGH)
+    assert [file.read_bytes() for file in named] == about  # records never get another model's name or command
     anew = robattr.audit(plain, bars(), protocol="paper", out=page, fresh=True, **ENOUGH)
     assert [e.summary["map"] for e in anew.run.evaluations] == ["ig"]  # nothing of the old one is left
     (tmp_path / "mine").mkdir()
@@ -202,8 +206,11 @@ def test_a_folder_of_images_with_its_class_names(tmp_path) -> None:
     assert torch.equal(named.train.images, data.train.images)
     with pytest.raises(InvalidInput, match="not among the 2 class names"):
         material(top, classes=["x", "y"])
-    with pytest.raises(DataError, match="no readable image"):
+    with pytest.raises(DataError, match="neither a folder"):
         material(tmp_path / "nowhere")
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(DataError, match="no readable image"):
+        material(tmp_path / "bare")
     folder(top / "w", ("deep",), each=1)
     from PIL import Image
 
@@ -241,6 +248,11 @@ def test_mistakes_are_refused_with_a_reason(plain: nn.Module, wrong: dict, tmp_p
     monkeypatch.chdir(tmp_path)
     with pytest.raises(robattr.RobattrError, match=r".{20}"):
         robattr.audit(plain, bars(), **{**QUICK, "protocol": "paper", **wrong})
+
+
+def test_a_folder_that_is_not_there_is_named(plain: nn.Module) -> None:
+    with pytest.raises(robattr.RobattrError, match=r"no/fashion-min is neither a folder .* nor a dataset"):
+        robattr.audit(plain, "no/fashion-min", **QUICK)
 
 
 def test_hostile_names_stay_text(plain: nn.Module, tmp_path) -> None:

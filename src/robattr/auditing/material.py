@@ -24,7 +24,7 @@ from robattr._text import printable
 from robattr.data import Dataset, Split
 from robattr.data.image_folder import SUFFIXES
 from robattr.data.own import partition
-from robattr.errors import DataError, InvalidInput
+from robattr.errors import DataError, InvalidInput, nearest
 
 Data: TypeAlias = str | Path | Dataset | tuple[Any, Any] | Iterable[Any]
 """A folder of class folders, a dataset's name, a `Dataset`, a pair (x, y), or a torch dataset of such pairs."""
@@ -59,6 +59,9 @@ def material(
     if isinstance(data, str | Path):
         if str(data) in datasets.names() and not Path(data).exists():
             return datasets.load(str(data))
+        if not Path(data).expanduser().is_dir():
+            known = nearest(str(data), datasets.names())
+            raise DataError(f"{data} is neither a folder of class folders of images nor a dataset: {known}")
         side = common_size(Path(data)) if size is None else size
         with warnings.catch_warnings():  # the skipped files are listed, one by one, where a reader sees them
             warnings.simplefilter("ignore")

@@ -17,13 +17,14 @@ from robattr.data import Dataset
 from robattr.engine import precision
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluate.maps import saliency
-from robattr.evaluate.run import Place, evaluate
+from robattr.evaluate.run import Place, digest_of_weights, evaluate
 from robattr.report.runs import Run, read_run
 from robattr.train.checkpoint import write_atomically
 from robattr.train.directory import RunDirectory, environment, locked, read_config
 from robattr.train.distributed import World
 
-DECISIVE = ("dataset", "bounds", "preprocessing", "examples", "training")  # an audit is continued where these agree
+# An audit is continued where these agree: a refused one must leave no name or command behind on another's records.
+DECISIVE = ("dataset", "bounds", "preprocessing", "examples", "training", "attack", "weights")
 
 Watch: TypeAlias = Callable[[str, int, int], None]
 """watch(title, done, total): told how far each evaluation is."""
@@ -49,6 +50,7 @@ def record(
     x, y, ids = chosen(data, settings.examples, seed=settings.seed)
     if not len(x):
         raise InvalidInput("there are no examples to audit: the data are empty")
+    base = settings.base(data)
     full = {
         **config,
         "dataset": data.name,
@@ -57,6 +59,8 @@ def record(
         "maps": [map.name for map in settings.chosen_maps(data)],
         "examples": digest(x, y),
         "seed": settings.seed,
+        "attack": {"eps": base.eps, "steps": base.steps, "points": base.N, "seed": base.seed},
+        "weights": digest_of_weights(model),
     }
     if world.leads:
         _claim(RunDirectory(folder), full, world, command=command, fresh=fresh)

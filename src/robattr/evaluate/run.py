@@ -162,8 +162,8 @@ class _Job:
         return {
             **self.protocol.settings(),
             "map": self.map.name,
-            "weights": _digest(self.model),
-            "source": None if self.source is None else _digest(self.source),
+            "weights": digest_of_weights(self.model),
+            "source": None if self.source is None else digest_of_weights(self.source),
         }
 
     def summary(self, records: list[Record], about: dict[str, Any] | None, began: float) -> dict[str, Any]:
@@ -194,7 +194,8 @@ class _Job:
             gallery.save(path.with_name(f"{path.stem}-gallery.npz"), arrays)
 
 
-def _digest(model: nn.Module) -> str:
+def digest_of_weights(model: nn.Module) -> str:
+    """A short name of a model's weights and buffers: records of others are never mixed with its own."""
     weights = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         weights.update(name.encode())
