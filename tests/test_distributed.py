@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from robattr.train.batchnorm import over_global_batch
 from robattr.train.checkpoint import listed
 from robattr.train.distributed import World
 from robattr.train.loop import train
-from robattr.train.run import Run
+from robattr.train.run import Method, Run
 from train_fixtures import QUICK, lines, tiny_data, tiny_net, weights
 
 HERE = Path(__file__).parent
@@ -34,7 +35,7 @@ CASES: dict[str, tuple[Run, dict[str, bool]]] = {
     )
     for precision in ("fp64", "fp32")
     for norm in (False, True)
-    for method in ("natural", "madry", "ig-norm", "ig-sum-norm", "distributional-ig")
+    for method in get_args(Method)
 }
 # A bias before batch norm. NATURAL is left out: the batch mean cancels that bias, so its gradient is rounding noise,
 # which Adam turns into full steps (docs/scaling.md). In the other objectives the frozen path gives it a real gradient.

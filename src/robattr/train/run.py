@@ -16,6 +16,7 @@ from robattr.formula import (
     Everywhere,
     L2Ball,
     LinfBall,
+    LpBall,
     Robust,
     displacement,
     l2,
@@ -24,7 +25,9 @@ from robattr.formula import (
 from robattr.formula.quadrature import Rules, gauss_legendre, left, midpoint, right
 from robattr.train import schedules
 
-Method = Literal["natural", "madry", "ig-norm", "ig-sum-norm", "input-gradient", "sinha", "distributional-ig"]
+Method = Literal[
+    "natural", "madry", "ig-norm", "ig-sum-norm", "input-gradient", "loss-output", "sinha", "distributional-ig"
+]  # fmt: skip
 
 Objective = Robust | Distributional
 
@@ -54,7 +57,7 @@ class Run:
     m_attack: int = 10  # points of the path in each attack step
     rule: Literal["left", "right", "midpoint", "gauss-legendre"] = "midpoint"
     chunk: int | None = None  # points of the path held in memory at once; none: all
-    power: float = 1.0  # q of input-gradient regularisation ‖∇ℓ‖^q
+    power: float = 1.0  # q of input-gradient regularisation ‖∇ℓ‖_q^q
     gamma: float = 1.0  # γ of the Wasserstein form, and where dual ascent starts
     budget: float = 0.0  # ρ, the transport budget that dual ascent holds E[c] to
     gamma_rate: float = 0.1  # step of the dual ascent
@@ -107,10 +110,13 @@ class Run:
                 raise InvalidInput(f"{name} must be two increasing steps (start, end), got {bounds}")
 
     def at(self, step: int) -> Run:
-        """The run with λ and ε as their ramps have them at `step`; the step size shrinks with ε."""
+        """The run with λ and ε as their ramps have them at `step`; the step size shrinks with ε.
+
+        Input-gradient regularisation does not depend on ε, which must not be zero there: it has no ramp of ε.
+        """
         if not (self.weight_ramp or self.eps_ramp):
             return self
-        share = schedules.ramp(step, self.eps_ramp)
+        share = 1.0 if self.method == "input-gradient" else schedules.ramp(step, self.eps_ramp)
         return replace(
             self,
             weight=self.weight * schedules.ramp(step, self.weight_ramp),
@@ -134,7 +140,9 @@ class Run:
             case "ig-sum-norm":
                 return objectives.ig_sum_norm(self.weight, ball, by, self.m, self.m_attack, rule=rule, chunk=self.chunk)
             case "input-gradient":
-                return objectives.input_gradient(self.weight, self.power, ball, by)
+                return objectives.input_gradient(self.weight, self.power, self._dual_ball(), by)
+            case "loss-output":
+                return objectives.loss_output(ball, by)
             case "sinha":
                 return objectives.wasserstein(objectives.shift(), self.gamma, cost, by, within=Everywhere(bounds))
             case "distributional-ig":
@@ -143,6 +151,10 @@ class Run:
                     spread, self.budget, cost, by, self.weight, within=Everywhere(bounds), rate=self.gamma_rate
                 )
                 return replace(found, gamma=torch.tensor(self.gamma, dtype=torch.float64))
+
+    def _dual_ball(self) -> LinfBall | LpBall:
+        """The ball of p, 1/p + 1/q = 1, without bounds: its x' only measures ∇ℓ(x), no network sees it."""
+        return LinfBall(self.eps, None) if self.power == 1 else LpBall(self.eps, self.power / (self.power - 1), None)
 
     def rate(self, step: int) -> float:
         """The learning rate η_t."""
@@ -203,9 +215,9 @@ BOOKKEEPING = (
     "keep",
     "tensorboard",
 )
-POSITIVE = ("lr", "clip", "power")
+POSITIVE = ("lr", "clip")
 LEAST = {
     "weight": 0, "eps": 0, "step_size": 0, "gamma": 0, "budget": 0, "gamma_rate": 0, "decay": 0, "momentum": 0,
-    "warmup": 0, "validate_every": 0, "seed": 0, "attack_steps": 1, "m": 1, "m_attack": 1, "chunk": 1, "steps": 1,
-    "batch": 1, "log_every": 1, "checkpoint_every": 1, "keep": 2,
+    "warmup": 0, "validate_every": 0, "seed": 0, "power": 1, "attack_steps": 1, "m": 1, "m_attack": 1, "chunk": 1,
+    "steps": 1, "batch": 1, "log_every": 1, "checkpoint_every": 1, "keep": 2,
 }  # fmt: skip
