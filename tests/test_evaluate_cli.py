@@ -81,7 +81,7 @@ def test_compare_pairs_two_runs(runs) -> None:
 
 def test_other_radii_and_splits_have_names_of_their_own(runs, tmp_path: Path) -> None:
     words = ("--examples", 6, "--maps", "sg", "--device", "cpu", "--out", tmp_path)
-    assert invoke("evaluate", runs[0], "--eps", 0.2, *words).exit_code == 0
+    assert invoke("evaluate", runs[0], "--eps", "1/5", *words).exit_code == 0
     assert invoke("evaluate", runs[0], "--split", "validation", *words).exit_code == 0
     assert invoke("evaluate", runs[0], "--steps", 3, "--transfer", runs[1], *words).exit_code == 0
     names = {"paper@0.2-sg", "paper@validation-sg", "paper@3steps@transfer-sg"}
@@ -104,6 +104,7 @@ def test_fresh_discards_earlier_records(runs, tmp_path: Path) -> None:
         (("--maps", "igg"), "did you mean 'ig'"),
         (("--split", "train"), "test or validation"),
         (("--eps", "-1"), "above 0"),
+        (("--eps", "8/0"), "such as 0.03 or 8/255"),
     ],
 )
 def test_mistakes_are_explained(runs, words, says: str) -> None:
@@ -118,6 +119,25 @@ def test_a_model_file_needs_its_dataset(runs, tmp_path: Path) -> None:
     words = ("--dataset", "fashion-mini", "--examples", 4, "--maps", "sg", "--device", "cpu", "--out", tmp_path)
     assert invoke("evaluate", file, *words).exit_code == 0
     assert (tmp_path / "paper-sg.json").is_file()
+
+
+def test_what_is_no_trained_run_is_named(runs, tmp_path: Path) -> None:
+    assert "neither a run directory" in str(invoke("evaluate", tmp_path / "nowhere").exception)
+    (tmp_path / "config.json").write_text(json.dumps({"name": "net", "method": "audit"}))
+    assert "use robattr audit" in str(invoke("evaluate", tmp_path).exception)
+
+
+def test_files_of_one_name_in_two_folders_keep_their_records_apart(runs, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("--dataset", "fashion-mini", "--examples", 4, "--maps", "sg", "--device", "cpu")
+    for run, folder in zip(runs, ("mnist", "fashion-mnist"), strict=True):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "ig-norm.safetensors").write_bytes((run / "model.safetensors").read_bytes())
+        assert invoke("evaluate", f"{folder}/ig-norm.safetensors", *words).exit_code == 0
+        assert (tmp_path / "runs" / folder / "ig-norm" / "records" / "paper-sg.json").is_file()
+    assert command._records(tmp_path / "mnist") == tmp_path / "mnist" / "records"
+    for outside in (tmp_path / "deep" / "net.safetensors", Path("../net.safetensors")):  # never written beside it
+        assert command._records(outside) == Path("runs/net/records")
 
 
 def test_cells() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from robattr.evaluate.run import Progress
 
 PROTOCOLS = ("paper", "strict")
+AUDITED = ("audit", "before")  # what robattr audit and harden call the runs of a user's own model
 COLUMNS = {"nat_acc": "Nat Acc", "adv_acc": "Adv Acc", "topk": "TopK Inter.", "kendall": "Rank Corr."}
 PERCENT = {"nat_acc", "adv_acc", "topk", "foreground_topk", "noise_topk"}
 
@@ -42,7 +44,9 @@ def evaluate(
     protocol: ProtocolName = "paper",
     maps: Annotated[str, typer.Option(help="Maps to attack, with commas: ig, sg, gi, smoothgrad.")] = "ig",
     examples: Annotated[int | None, typer.Option(min=1, help="The first N examples (default: all).")] = None,
-    eps: Annotated[float | None, typer.Option(help="Another radius, in pixel units; steps scale along.")] = None,
+    eps: Annotated[
+        str | None, typer.Option(help="Another radius, in pixel units: 0.2 or 8/255; steps scale along.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Another number of attack iterations.")] = None,
     transfer: Annotated[
         str | None, typer.Option(metavar="RUN", help="Follow the gradients of this model instead: a transfer attack.")
@@ -65,22 +69,25 @@ def evaluate(
     from torch import distributed
 
     from robattr import engine
+    from robattr._text import number
     from robattr.evaluate.maps import by_name
     from robattr.evaluate.run import Place, discard
     from robattr.evaluate.run import evaluate as begin
     from robattr.train.distributed import join
 
     model, data = _subject(run, dataset, data_dir)
-    settings = _protocol(protocol, data, eps=eps, steps=steps, split=split)
+    radius = None if eps is None else number(eps)
+    settings = _protocol(protocol, data, eps=radius, steps=steps, split=split)
     source = None if transfer is None else _subject(transfer, dataset, data_dir)[0]
     if source is not None:
         settings = replace(settings, name=f"{settings.name}@transfer")
-    folder = out or (Path(run) / "records" if Path(run).is_dir() else Path("runs") / Path(run).stem / "records")
+    folder = out or _records(Path(run))
     x, y, ids = data.examples(split, examples)
     with join(device) as world, engine.precision(precision, world.device.type):
         model.to(world.device)
         source = None if source is None else source.to(world.device)
-        about = {"run": run, "split": split, "command": " ".join(["robattr", *sys.argv[1:]]), "precision": precision}
+        typed = shlex.join(["robattr", *sys.argv[1:]])
+        about = {"run": run, "split": split, "command": typed, "precision": precision}
         for name in maps.split(","):
             map = by_name(name.strip(), N=settings.N, bounds=settings.bounds)
             if fresh and world.leads:
@@ -153,15 +160,29 @@ def _subject(run: str, dataset: str | None, data_dir: Path | None) -> tuple[nn.M
 
     here = RunDirectory(Path(run))
     if here.config.is_file():
-        trained = settings.change(Run(), read_config(here))
+        config = read_config(here)
+        if config.get("method") in AUDITED:
+            raise InvalidInput(f"{run} is an audit of a model of yours, which it does not hold: use robattr audit")
+        trained = settings.change(Run(), config)
         shown = data.load(dataset, data_dir) if dataset else load_dataset(trained, data_dir)
         if not here.weights.is_file():
             raise InvalidInput(f"{run} has no weights yet: finish it with robattr train --resume --out {run}")
         return models.load_weights(build_model(trained, shown), here.weights), shown
     known = dataset or run.split("/")[0]
     if known not in data.names():
+        if not Path(run).is_file():
+            raise InvalidInput(f"{run} is neither a run directory, nor a .safetensors file, nor a model of the zoo")
         raise InvalidInput(f"{run} does not say which dataset it was trained on: give --dataset")
     return models.load_model(run), data.load(known, data_dir)
+
+
+def _records(run: Path) -> Path:
+    """RUN/records, or below runs/ for a model of the zoo or a file: mnist/ig-norm is not fashion-mnist/ig-norm."""
+    if run.is_dir():
+        return run / "records"
+    plain = run.with_suffix("")
+    elsewhere = plain.is_absolute() or ".." in plain.parts
+    return Path("runs") / (plain.name if elsewhere else plain) / "records"
 
 
 def _protocol(name: str, data: Dataset, *, eps: float | None, steps: int | None, split: str) -> Protocol:
