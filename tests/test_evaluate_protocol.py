@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -10,7 +12,8 @@ import torch
 from torch import nn
 
 from robattr.errors import InvalidInput
-from robattr.evaluate import paper, scaled, simple_gradient, strict
+from robattr.evaluate import integrated_gradients, paper, scaled, simple_gradient, strict
+from robattr.evaluate.run import evaluate
 from robattr.evaluate.suite import attribution_attacks, prediction_attacks
 
 TABLE = {  # ε, α, P, attack k, eval k, PGD step, PGD steps: sections 4 and 5 of the reference
@@ -71,3 +74,25 @@ def test_settings_are_plain_json() -> None:
 def test_an_unknown_dataset_is_refused() -> None:
     with pytest.raises(InvalidInput, match="did you mean 'mnist'"):
         paper("minst")
+
+
+def test_strict_does_not_see_how_the_weights_are_scaled() -> None:
+    """Tiny activations make the plain twin linear, and the paper's attack another; the network is the same function."""
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 3)).double().eval()
+    hidden = copy.deepcopy(net)
+    with torch.no_grad():
+        for value in hidden[1].parameters():
+            value *= 1e-3
+        hidden[3].weight *= 1e3
+    x = 0.2 + 0.6 * torch.rand(12, 1, 8, 8, dtype=torch.float64)
+    y = net(x).argmax(dim=1)
+    p = replace(scaled("mine", pixels=64, bounds=(0.0, 1.0), eps=0.1), steps=8, N=8, pgd_steps=2, repeats=1)
+    scores = {
+        name: [float(evaluate(each, x, y, protocol=by, map=integrated_gradients(8)).summary["columns"]["topk"]["value"])
+               for each in (net, hidden)]
+        for name, by in (("paper", p), ("strict", strict(p)))
+    }  # fmt: skip
+    assert scores["strict"][1] == pytest.approx(scores["strict"][0], abs=1e-9)
+    assert abs(scores["paper"][1] - scores["paper"][0]) > 0.01
+    assert max(scores["strict"]) < min(scores["paper"]) - 0.05

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -351,3 +352,43 @@ def test_a_layer_may_be_called_as_one_likes() -> None:
     twin = smooth(net, 2.0)
     expected = net.beta(F.softplus(net.module[0](x), 2.0))
     torch.testing.assert_close(torch.func.functional_call(twin, dict(twin.named_parameters()), (x,)), expected)
+
+
+def rescaled(net: nn.Sequential, factor: float) -> nn.Sequential:
+    """The same function: every input of a ReLU is `factor` times as large, and the last layer makes up for it."""
+    other = copy.deepcopy(net)
+    layers = [part for part in other if isinstance(part, nn.Conv2d | nn.Linear)]
+    with torch.no_grad():
+        layers[0].weight *= factor
+        for layer in layers[:-1]:
+            layer.bias *= factor
+        layers[-1].weight /= factor
+    return other
+
+
+@pytest.mark.parametrize("factor", [1e-3, 30.0])
+def test_the_relative_twin_does_not_see_how_the_weights_are_scaled(factor: float) -> None:
+    """Values and input gradients of the relative twins are equal; those of the plain twins are not."""
+    torch.manual_seed(2)
+    net = small_cnn().double()
+    x = torch.rand(3, 1, 28, 28, dtype=torch.float64, requires_grad=True)
+    nets = net, rescaled(net, factor)
+    torch.testing.assert_close(nets[1](x), nets[0](x), rtol=1e-9, atol=1e-9)
+    for relative in (True, False):
+        values = [smooth(each, 2.0, relative=relative)(x) for each in nets]
+        slopes = [torch.autograd.grad(value.square().sum(), x)[0] for value in values]
+        alike = [torch.allclose(*pair, rtol=1e-8, atol=1e-10) for pair in (values, slopes)]
+        assert alike == [relative, relative]
+
+
+def test_the_relative_twin_measures_each_example_for_itself() -> None:
+    u = torch.tensor([[3.0, -4.0], [300.0, -400.0], [0.0, 0.0]], dtype=torch.float64)
+    soft = smooth(nn.ReLU(), 5.0, relative=True)(u)
+    size = math.sqrt(12.5)
+    by_hand = [size * math.log1p(math.exp(5 * v / size)) / 5 for v in (3.0, -4.0)]
+    torch.testing.assert_close(soft[0], torch.tensor(by_hand, dtype=torch.float64))
+    torch.testing.assert_close(soft[1], 100 * soft[0])
+    assert soft[2].abs().max() < 1e-300  # nothing to measure, and no division by zero
+    plain = torch.func.vmap(torch.func.grad(lambda v: smooth(nn.ReLU(), 5.0, relative=True)(v[None]).sum()))(u[:2])
+    torch.testing.assert_close(plain, torch.sigmoid(5 * u[:2] / torch.tensor([[size], [100 * size]])))
+    assert "relative" in repr(smooth(nn.ReLU(), 2, relative=True))

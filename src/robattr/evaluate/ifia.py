@@ -66,9 +66,9 @@ class IFIA:
 
         x_{t+1} = Π(x_t + α·sign ∇_x J(S̃(x_t))),   Π onto the L∞ ball of radius ε and the pixel range
 
-    S̃ is the map of the softplus twin (`beta`; inf is the true net itself, whose maps are flat almost
-    everywhere), J the objective of `kind` (see `kinds`). Every iterate is scored on the true net: an iterate
-    that changes the prediction is not eligible, but the walk goes on from it; of the others the strictly
+    S̃ is the map of the softplus twin (`beta`, of the `relative` twin where asked; inf is the true net itself, whose
+    maps are flat almost everywhere), J the objective of `kind` (see `kinds`). Every iterate is scored on the true net:
+    an iterate that changes the prediction is not eligible, but the walk goes on from it; of the others the strictly
     lowest Kendall correlation with the clean map wins.
 
     `start`: how restarts differ. "step": restart 0 starts at x, the others one seeded random sign step away,
@@ -93,6 +93,7 @@ class IFIA:
     map: Saliency = field(default_factory=integrated_gradients)
     guide: Saliency | None = None
     beta: float = 1.0
+    relative: bool = False
     bounds: tuple[float, float] = (0.0, 1.0)
     start: str = "step"
     adaptive: bool = False
@@ -161,16 +162,20 @@ class IFIA:
 
     def _passes(self) -> tuple[passes.Climb, passes.Look]:
         source = self.source or self.model
-        up = partial(passes.climb, source, self._guide, kind=self.kind, beta=self.beta, keep=self.keep)
+        up = partial(
+            passes.climb, source, self._guide, kind=self.kind, beta=self.beta, keep=self.keep, relative=self.relative
+        )
         at = partial(passes.look, self.model, self.map)
         if self.batch is None:
             return up(), at()
-        key = (self._guide, self.kind, self.beta, self.keep, self.batch, self.restarts)
-        return passes.compiled(source, key, up), passes.compiled(self.model, (self.map, *key[4:]), at)
+        size = (self.batch, self.restarts)
+        key = (self._guide, self.kind, self.beta, self.relative, self.keep, *size)
+        return passes.compiled(source, key, up), passes.compiled(self.model, (self.map, *size), at)
 
     def _smoothed(self, x: Tensor, y: Tensor) -> Tensor:
         source = self.source or self.model
-        return self._guide(bind(source if self.beta == inf else smooth(source, self.beta)).detach(), x, y)
+        twin = source if self.beta == inf else smooth(source, self.beta, relative=self.relative)
+        return self._guide(bind(twin).detach(), x, y)
 
     def _attack(self, x: Tensor, y: Tensor, ids: Sequence[int]) -> Found:
         R, B = self.restarts, len(x)

@@ -25,10 +25,10 @@ Climb = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 Look = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def climb(model: nn.Module, guide: Saliency, *, kind: str, beta: float, keep: float) -> Climb:
+def climb(model: nn.Module, guide: Saliency, *, kind: str, beta: float, keep: float, relative: bool = False) -> Climb:
     """The slope of J(S̃(z), r) per pixel − keep·relu(margin(z, label)); β = inf is the true net."""
     net = bind(model).detach()
-    twin = net if beta == inf else bind(smooth(model, beta)).detach()
+    twin = net if beta == inf else bind(smooth(model, beta, relative=relative)).detach()
     J = objective(kind)
 
     def slope(z: Tensor, y: Tensor, reference: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:

@@ -28,6 +28,7 @@ class Protocol:
                           random step away
     pgd_alpha, pgd_steps  the prediction attack behind Adv Acc
     sweep                 strict only: (softplus β, random restarts) of the adaptive attack; inf is the true net
+    relative              strict only: whether β is in units of the activations' own size
     keep                  strict only: weight of the term that keeps the label
     """
 
@@ -44,6 +45,7 @@ class Protocol:
     N: int = 100
     repeats: int = 3
     sweep: tuple[tuple[float, int], ...] = ()
+    relative: bool = False
     keep: float = 0.0
     seed: int = 0
 
@@ -115,6 +117,7 @@ def strict(base: str | Protocol) -> Protocol:
         settings,
         name=settings.name.replace("paper", "strict"),
         sweep=((1.0, 2), (10.0, 2), (50.0, 2), (inf, 1)),
+        relative=True,
         keep=0.1,
     )
 

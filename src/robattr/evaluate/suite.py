@@ -73,7 +73,7 @@ def attribution_attacks(
         seed=p.seed,
         batch=batch,
     )
-    harder = replace(base, start="ball", adaptive=True, keep=p.keep)
+    harder = replace(base, start="ball", adaptive=True, keep=p.keep, relative=p.relative)
     sweep = enumerate(p.sweep, start=1)
     return [base, *(replace(harder, beta=beta, restarts=n, seed=p.seed + i) for i, (beta, n) in sweep)]
 

@@ -4,11 +4,16 @@
 
 A ReLU network is piecewise linear: the gradient of its attribution is blind to curvature. The attribution attack takes
 its direction from the twin and everything else from the network itself (paper, section on evaluation; β = 1).
+
+A ReLU network stays the same function when one layer's weights grow and the next one's shrink by the same factor; its
+twin at a fixed β does not, and an attack that follows it is strong or weak by accident. The *relative* twin measures u
+in its own size, r·s(u/r) with r the root mean square of u over the example, and is the same for all those networks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,31 +33,41 @@ def softplus(u: Tensor, beta: float) -> Tensor:
     return F.softplus(u, beta, THRESHOLD)
 
 
-def _relu(beta: float, input: Tensor, inplace: bool = False) -> Tensor:
-    return _result(input, softplus(_kept(input, inplace), beta), inplace)
+def relative_softplus(u: Tensor, beta: float) -> Tensor:
+    """r·s(u/r), r = √(mean u²) of each example, a constant of the derivatives: positively homogeneous in u."""
+    inner = tuple(range(1, u.dim())) or None
+    r = u.detach().square().mean(dim=inner, keepdim=True).sqrt().clamp_min(torch.finfo(u.dtype).tiny)
+    return r * softplus(u / r, beta)
 
 
-def _leaky(beta: float, input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+Soft = Callable[[Tensor], Tensor]
+
+
+def _relu(soft: Soft, input: Tensor, inplace: bool = False) -> Tensor:
+    return _result(input, soft(_kept(input, inplace)), inplace)
+
+
+def _leaky(soft: Soft, input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     u = _kept(input, inplace)
-    return _result(input, negative_slope * u + (1 - negative_slope) * softplus(u, beta), inplace)
+    return _result(input, negative_slope * u + (1 - negative_slope) * soft(u), inplace)
 
 
-def _prelu(beta: float, input: Tensor, weight: Tensor) -> Tensor:
+def _prelu(soft: Soft, input: Tensor, weight: Tensor) -> Tensor:
     slope = weight.view(-1, *[1] * (input.ndim - 2)) if input.ndim > 1 else weight
-    return slope * input + (1 - slope) * softplus(input, beta)
+    return slope * input + (1 - slope) * soft(input)
 
 
-def _hardtanh(beta: float, input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+def _hardtanh(soft: Soft, input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     u = _kept(input, inplace)
-    return _result(input, min_val + softplus(u - min_val, beta) - softplus(u - max_val, beta), inplace)
+    return _result(input, min_val + soft(u - min_val) - soft(u - max_val), inplace)
 
 
-def _relu6(beta: float, input: Tensor, inplace: bool = False) -> Tensor:
-    return _hardtanh(beta, input, 0.0, 6.0, inplace)
+def _relu6(soft: Soft, input: Tensor, inplace: bool = False) -> Tensor:
+    return _hardtanh(soft, input, 0.0, 6.0, inplace)
 
 
 def _rrelu(
-    beta: float,
+    soft: Soft,
     input: Tensor,
     lower: float = 1 / 8,
     upper: float = 1 / 3,
@@ -61,7 +76,7 @@ def _rrelu(
 ) -> Tensor:
     if training:  # a random slope per element: no function of x to smooth
         return F.rrelu(input, lower, upper, training, inplace)
-    return _leaky(beta, input, (lower + upper) / 2, inplace)
+    return _leaky(soft, input, (lower + upper) / 2, inplace)
 
 
 def _kept(u: Tensor, inplace: bool) -> Tensor:
@@ -75,8 +90,8 @@ def _result(input: Tensor, value: Tensor, inplace: bool) -> Tensor:
 
 
 def _in_place(rule: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def overwrite(beta: float, input: Tensor, *args: Any) -> Tensor:
-        return rule(beta, input, *args, inplace=True)
+    def overwrite(soft: Soft, input: Tensor, *args: Any) -> Tensor:
+        return rule(soft, input, *args, inplace=True)
 
     return overwrite
 
@@ -110,9 +125,9 @@ TWINS: dict[Callable[..., Any], Callable[..., Tensor]] = {
 class _Softened(TorchFunctionMode):
     """While active, calls of the activations in TWINS compute their smooth versions."""
 
-    def __init__(self, beta: float) -> None:
+    def __init__(self, soft: Soft) -> None:
         super().__init__()
-        self.beta = beta
+        self.soft = soft
 
     def __torch_function__(
         self,
@@ -124,7 +139,7 @@ class _Softened(TorchFunctionMode):
         twin = TWINS.get(func)
         if twin is None:
             return func(*args, **(kwargs or {}))
-        return twin(self.beta, *args, **(kwargs or {}))
+        return twin(self.soft, *args, **(kwargs or {}))
 
 
 class Smooth(nn.Module):
@@ -135,11 +150,11 @@ class Smooth(nn.Module):
 
     twin_of: nn.Module
 
-    def __init__(self, module: nn.Module, beta: float) -> None:
+    def __init__(self, module: nn.Module, beta: float, *, relative: bool) -> None:
         flag = module.training
         self.__dict__["twin_of"] = module  # past registration: a child would put a prefix on every name
         super().__init__()
-        self.twin_beta = beta
+        self.twin_beta, self.twin_relative = beta, relative
         self.__dict__.update(_parameters=module._parameters, _buffers=module._buffers, _modules=module._modules)
         module.training = flag  # nn.Module.__init__ has just set it through the property below
 
@@ -152,20 +167,23 @@ class Smooth(nn.Module):
         self.twin_of.training = flag
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        with _Softened(self.twin_beta):
+        rule = relative_softplus if self.twin_relative else softplus
+        with _Softened(partial(rule, beta=self.twin_beta)):
             return self.twin_of(*args, **kwargs)
 
     def extra_repr(self) -> str:
-        return f"twin of {type(self.twin_of).__name__}, beta={self.twin_beta}"
+        own = ", relative" if self.twin_relative else ""
+        return f"twin of {type(self.twin_of).__name__}, beta={self.twin_beta}{own}"
 
 
-def smooth(model: nn.Module, beta: float = 1.0) -> Smooth:
+def smooth(model: nn.Module, beta: float = 1.0, *, relative: bool = False) -> Smooth:
     """The softplus twin of `model`, whose activations may be modules or function calls, in place or not.
 
-    β → ∞ gives back the network. Nothing is edited or copied. Works under `torch.func` transforms and inside a compiled
-    gradient function. A clamp(min=0) or maximum(u, 0) is not taken for an activation (it also guards variances).
-    Two kinds of module are out of reach: TorchScript, which is refused, and activation checkpointing, whose second
-    forward pass would run outside the twin (torch.func refuses it; plain autograd does not: switch it off).
+    β → ∞ gives back the network. With `relative`, β is in units of one over the size of the activation's input. Nothing
+    is edited or copied. Works under `torch.func` transforms and inside a compiled gradient function. A clamp(min=0) or
+    maximum(u, 0) is not taken for an activation (it also guards variances). Two kinds of module are out of reach:
+    TorchScript, which is refused, and activation checkpointing, whose second forward pass would run outside the twin
+    (torch.func refuses it; plain autograd does not: switch it off).
     """
     if not isinstance(model, nn.Module):
         raise UnsupportedModel(f"expected a torch.nn.Module to smooth, got {type(model).__name__}: wrap it in one")
@@ -173,4 +191,4 @@ def smooth(model: nn.Module, beta: float = 1.0) -> Smooth:
         raise UnsupportedModel("the activations of a TorchScript module cannot be replaced: pass the eager module")
     if not 0 < beta < float("inf"):
         raise InvalidInput(f"expected a finite softplus sharpness beta > 0, got {beta}")
-    return Smooth(model, float(beta))
+    return Smooth(model, float(beta), relative=relative)
