@@ -114,6 +114,9 @@ def test_a_yardstick_that_flatters_is_seen() -> None:
     demand = judged([model("natural", 0.50, 0.18), MADRY])[YARDSTICK]
     assert demand.met is False
     assert demand.detail == "NATURAL TopK Inter. +3.39 points"
+    fine = judged([NATURAL, MADRY])[YARDSTICK]
+    assert fine.met is True
+    assert fine.detail == "Madry et al. TopK Inter. -0.56 points, NATURAL Rank Corr. +0.0042"
 
 
 def test_strict_must_hold_as_well() -> None:
@@ -122,6 +125,8 @@ def test_strict_must_hold_as_well() -> None:
     strict = [model("natural", 0.2, 0.1, protocol="strict"), model("ig-sum-norm", 0.6, 0.05, protocol="strict")]
     assert judged([*paper, strict[1]])[STRICT].detail == "no record of NATURAL under strict"
     assert judged([*paper, *strict])[STRICT].met is False
+    fewer = model("natural", 0.2, 0.01, protocol="strict", examples=100)
+    assert judged([*paper, fewer, strict[1]])[STRICT].detail == "not measured on the same examples"
 
 
 def section(text: str, title: str) -> str:
@@ -136,6 +141,7 @@ def test_every_section() -> None:
     stronger = replace(
         NATURAL, evaluations=(*model("natural", 0.3, 0.1, protocol="strict").evaluations, *NATURAL.evaluations)
     )
+    stronger.evaluations[0].summary["alarms"] = ["noise beats the attack"]  # type: ignore[index]
     sg = model("madry", 0.48, 0.25, map_name="sg")
     text = results(
         [stronger, sg, regularised], command="robattr report results -o docs/results.md", notes="# Mine\n*x*"
@@ -151,6 +157,7 @@ def test_every_section() -> None:
     rows = [line for line in section(text, "Stronger attacks").splitlines() if line.startswith("| mnist")]
     assert ["paper" in rows[0], "strict" in rows[1], len(rows)] == [True, True, 2]
     assert "| 90.00% [89.0, 91.0] | 0.8000 [0.790, 0.810] | 250 of 1,000 |" in rows[1]
+    assert "- mnist · strict protocol · ig maps, NATURAL: noise beats the attack" in section(text, "Stronger attacks")
     assert "| mnist | IG-NORM | 1 | 0.05 | 0.25 | 5 | 99.00% | 7 |" in section(text, "How effective")
     assert "\n# Mine\n*x*\n" in section(text, "What was tried") + text
 

@@ -37,7 +37,7 @@ class Demand:
 
 def bar(dataset: str, groups: Iterable[Group]) -> tuple[Demand, ...]:
     """Every demand on a dataset of the paper."""
-    found = [g for g in groups if g.dataset == dataset and g.map_name == "ig"]
+    found = [g.of_one_m() for g in groups if g.dataset == dataset and g.map_name == "ig"]
     members = _scored(found, "paper")
     strict = _scored(found, "strict")
     return (
@@ -47,7 +47,7 @@ def bar(dataset: str, groups: Iterable[Group]) -> tuple[Demand, ...]:
         _yardstick(dataset, members),
         _examples(dataset, members),
         _seeds(members),
-        _strict(members, strict),
+        _strict(strict),
     )
 
 
@@ -112,7 +112,8 @@ def _yardstick(dataset: str, members: Sequence[Member]) -> Demand:
     if not compared:
         return Demand(text, None, "no record of NATURAL or of Madry et al.")
     above = [entry for entry in compared if entry[2] > TOLERATED[entry[1].key]]
-    detail = ", ".join(f"{run.name} {column.title} {_difference(column, by)}" for run, column, by in above or compared)
+    highest = [max((c for c in compared if c[1] is column), key=lambda entry: entry[2]) for column in ATTRIBUTION]
+    detail = ", ".join(f"{run.name} {column.title} {_difference(column, by)}" for run, column, by in above or highest)
     return Demand(text, not above, detail)
 
 
@@ -137,13 +138,15 @@ def _seeds(members: Sequence[Member]) -> Demand:
     return Demand(text, min(counts.values()) > 1, ", ".join(f"{name} {count}" for name, count in counts.items()))
 
 
-def _strict(members: Sequence[Member], strict: Sequence[Member]) -> Demand:
+def _strict(strict: Sequence[Member]) -> Demand:
     text = "IG-SUM-NORM is measured under the `strict` protocol, too, and stays above NATURAL"
     ours, theirs = _of(strict, "ig-sum-norm"), _of(strict, "natural")
     if not ours:
         return Demand(text, None, "no record of IG-SUM-NORM under strict")
     if not theirs:
         return Demand(text, None, "no record of NATURAL under strict")
+    if not _same_examples([*ours, *theirs]):
+        return Demand(text, None, "not measured on the same examples")
     least = min(min(_each(ours, c.key)) - max(_each(theirs, c.key)) for c in ATTRIBUTION)
     return Demand(text, least > 0, _versus(ours, theirs))
 

@@ -15,7 +15,7 @@ import numpy as np
 from robattr._extras import need
 from robattr.report import curves, tables
 from robattr.report.gallery import Array, Gallery, brightness, ceiling, read_gallery
-from robattr.report.runs import Evaluation, Group, Run, measured
+from robattr.report.runs import ORDER, Evaluation, Group, Run, measured
 from robattr.report.svg import Series
 
 FORMATS = ("pdf", "svg", "png")
@@ -77,32 +77,42 @@ def grid(group: Group, *, rows: int = 4) -> Any | None:
             _maps(row[1 + 2 * m : 3 + 2 * m], gallery, _place(gallery, i), _record(e, i))
     for m, (run, _, _) in enumerate(members):
         left, right = axes[0][1 + 2 * m].get_position(), axes[0][2 + 2 * m].get_position()
-        figure.text(
-            (left.x0 + right.x1) / 2, left.y1 + 0.09 / len(chosen), _literal(run.name), ha="center", weight="bold"
-        )
+        name = _literal(run.name.replace(", ", "\n", 1))  # the method; below it, what sets the run apart
+        middle, above = (left.x0 + right.x1) / 2, left.y1 + 0.09 / len(chosen)
+        figure.text(middle, above, name, ha="center", va="bottom", weight="bold")
     axes[0][0].set_title("image", fontsize=8, color="#5b6168", pad=3)
     return figure
 
 
 def boxes(group: Group, colours: Mapping[str, int]) -> Any:
-    """The paper's figure 2: how top-k intersection and Kendall's correlation spread over the examples."""
-    figure = _figure(width=7.0, height=2.7)
+    """The paper's figure 2: how top-k intersection and Kendall's correlation spread over the examples.
+
+    Runs of one method (seeds, say) share its colour; those that only vary m are left out.
+    """
+    shown = [(run, e) for run, e in group.of_one_m().members if e.scores("topk") and e.scores("kendall")]
+    crowded = len(shown) > MOST_MODELS
+    figure = _figure(width=7.0 + 0.8 * max(0, len(shown) - MOST_MODELS), height=3.1 if crowded else 2.7)
     for axis, (key, label) in zip(
         figure.subplots(1, 2), (("topk", f"top-{group.k} intersection"), ("kendall", "Kendall's τ")), strict=True
     ):
-        members = [(run.name, e.scores(key)) for run, e in group.members if e.scores(key)]
         drawn = axis.boxplot(
-            [values for _, values in members],
+            [e.scores(key) for _, e in shown],
             patch_artist=True,
             widths=0.55,
             flierprops={"markersize": 2, "markeredgewidth": 0.4, "alpha": 0.5},
             medianprops={"color": "black"},
         )
-        for patch, (name, _) in zip(drawn["boxes"], members, strict=True):
-            patch.set_facecolor(_colour(colours[name]))
+        for patch, (run, _) in zip(drawn["boxes"], shown, strict=True):
+            patch.set_facecolor(_colour(ORDER.index(run.method) if run.method in ORDER else colours[run.name]))
             patch.set_alpha(0.55)
+        names = [_literal(run.name) for run, _ in shown]
         axis.set_xticks(
-            range(1, len(members) + 1), [_literal(name) for name, _ in members], rotation=20, ha="right", fontsize=8
+            range(1, len(names) + 1),
+            names,
+            rotation=40 if crowded else 20,
+            rotation_mode="anchor",
+            ha="right",
+            fontsize=8,
         )
         axis.set_ylabel(label)
     figure.tight_layout()

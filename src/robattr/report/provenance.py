@@ -29,10 +29,9 @@ def _row(run: Run, evaluation: Evaluation, beside: Path) -> list[str]:
     summary, environment = evaluation.summary, run.environment
     trained = _made(environment.get("started"), environment.get("device"), run.training.seconds)
     evaluated = _made(summary.get("finished"), summary.get("device"), summary.get("seconds"))
-    versions = {**(environment.get("versions") or {}), "git": str(environment.get("git") or "")[:12]}
     cells = (
         run.name, summary.get("protocol"), summary.get("map"), len(evaluation.records), run.config.get("seed"), trained,
-        evaluated, _versions(versions), evaluation.weights or "–",
+        evaluated, _versions(environment, summary), evaluation.weights or "–",
     )  # fmt: skip
     return [*(escape_markdown(str(cell)) for cell in cells), _file(evaluation.source, beside)]
 
@@ -43,8 +42,14 @@ def _made(when: Any, device: Any, seconds: float | None) -> str:
     return ", ".join(part for part in parts if part) or "–"
 
 
-def _versions(versions: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items() if version) or "–"
+def _versions(environment: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """Those of training, and those of the evaluation that were others."""
+    trained, evaluated = (of.get("versions") or {} for of in (environment, summary))
+    commit, _, dirty = str(environment.get("git") or "").partition("-")
+    said = [f"{name} {version}" for name, version in trained.items()]
+    said += [f"git {commit[:12]}{' with changes' if dirty else ''}"] if commit else []
+    said += [f"evaluated with {name} {v}" for name, v in evaluated.items() if trained and trained.get(name) != v]
+    return ", ".join(said) or "–"
 
 
 def _file(source: Path, beside: Path) -> str:

@@ -52,7 +52,7 @@ def results(runs: Sequence[Run], *, command: str, notes: str = "", beside: Path 
         _figures(groups, beside),
         _table("Simple gradient (the paper's table 3)", _of(groups, "paper", "sg")),
         _over_m(groups),
-        _stronger(runs),
+        _stronger(runs, groups),
         _ineffective(runs),
         f"## What was tried\n\n{notes.strip()}" if notes.strip() else "",
         provenance(sorted(runs, key=lambda run: _rank(run.dataset)), beside),
@@ -100,7 +100,7 @@ def _counted(groups: Iterable[Group]) -> str:
 
 def _warnings(groups: Iterable[Group]) -> str:
     """What the evaluations hold against themselves."""
-    said = [f"- {escape_markdown(f'{g.dataset}, {name}: {text}')}" for g in groups for name, text in alarms(g)]
+    said = [f"- {escape_markdown(f'{g.title}, {name}: {text}')}" for g in groups for name, text in alarms(g)]
     return "\n".join(["Warnings of the evaluations about themselves:", "", *said]) if said else ""
 
 
@@ -108,9 +108,10 @@ def _figures(groups: Sequence[Group], beside: Path) -> str:
     """The figures that `robattr figures` has written beside the page."""
     titles = {"figure1": "Maps before and after the attack", "figure2": "Scores over the examples"}
     found = []
-    for group in _of(groups, "paper", "ig"):
+    chosen = _of(groups, "paper", "ig")
+    for group in chosen:
         for name, title in titles.items():
-            file = Path("figures") / f"{figure_name(name, group, groups)}.png"
+            file = Path("figures") / f"{figure_name(name, group, chosen)}.png"
             if (beside / file).is_file():
                 of = f"{title}, {escape_markdown(group.dataset)}"
                 found.append(f"### {of}\n\n![{of}]({quote(file.as_posix())})")
@@ -128,7 +129,7 @@ def _over_m(groups: Sequence[Group]) -> str:
     )
 
 
-def _stronger(runs: Sequence[Run]) -> str:
+def _stronger(runs: Sequence[Run], groups: Sequence[Group]) -> str:
     """Every model that was measured by more than the paper's protocol, with the control that an attack must beat."""
     title = "## Stronger attacks"
     rows = []
@@ -136,13 +137,14 @@ def _stronger(runs: Sequence[Run]) -> str:
         maps = dict.fromkeys(str(e.summary.get("map")) for e in run.evaluations)
         for name in maps:
             of_map = [e for e in run.evaluations if str(e.summary.get("map")) == name]
-            if len(of_map) > 1:
+            if any(e.summary.get("protocol") != "paper" for e in of_map):
                 rows += [_attacked(run, e) for e in sorted(of_map, key=lambda e: e.summary.get("protocol") != "paper")]
     if not rows:
         return f"{title}\n\nNot measured yet."
     headings = ("Dataset", "Approach", "Protocol", "Map", "Examples", "Adv Acc.", "TopK Inter.", "Rank Corr.",
                 "Noise TopK", "Noise Rank", "Failures")  # fmt: skip
-    return "\n\n".join([title, STRONGER, grid(headings, rows)])
+    warnings = _warnings(group for group in groups if group.protocol != "paper")
+    return "\n\n".join([title, STRONGER, grid(headings, rows), warnings]).strip()
 
 
 def _attacked(run: Run, evaluation: Evaluation) -> list[str]:
