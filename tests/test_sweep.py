@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from robattr import recipes
-from robattr.errors import InvalidInput
+from robattr.errors import CheckpointError, InvalidInput
 from robattr.recipes.selection import measure_on_validation
 from robattr.train.sweep import Result, Span, name_of, parse_axis, sweep, table
 
@@ -37,12 +37,14 @@ def test_axes_are_typed():
     assert parse_axis("m=10,20,10") == ("m", [10, 20])
     assert parse_axis("rule=left,right") == ("rule", ["left", "right"])
     assert parse_axis("lr=1e-4..1e-2") == ("lr", Span(1e-4, 1e-2))
+    assert parse_axis("m=10..100") == ("m", Span(10, 100, whole=True))
     for word, message in (
         ("wieght=1", "did you mean 'weight'"),
         ("weight", "expects key=value,value"),
         ("weight=1,x", "must be a number"),
         ("rates=1,2", "rates is a list"),
         ("weight=2..1", "0 < low < high"),
+        ("rule=left..right", "of numbers"),
     ):
         with pytest.raises(InvalidInput, match=message):
             parse_axis(word)
@@ -66,11 +68,16 @@ def test_a_grid_is_run_once_and_extended_by_what_is_new(tmp_path):
     assert again == found
     assert len(seen) == 2
 
+    with pytest.raises(CheckpointError, match=r"another configuration \(eps is 0\.02"):  # not the results of another ε
+        sweep(replace(RUN, eps=0.02), {"m": [3, 2], "weight": [0.1]}, tmp_path, measure=measure, device="cpu")
+
 
 def test_a_search_ends_after_its_trials(tmp_path):
     found, _ = sweep(RUN, {"weight": Span(0.01, 1.0)}, tmp_path, measure=accuracy, trials=2, device="cpu")
     assert len(found) == 2
     assert all(0.01 <= result.point["weight"] <= 1.0 for result in found)
+    whole, _ = sweep(RUN, {"m": Span(1, 4, whole=True)}, tmp_path, measure=accuracy, trials=2, device="cpu")
+    assert all(type(result.point["m"]) is int for result in whole)
     with pytest.raises(InvalidInput, match="--trials"):
         sweep(RUN, {"weight": Span(0.01, 1.0)}, tmp_path / "grid", measure=accuracy, device="cpu")
 

@@ -13,7 +13,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -34,10 +34,11 @@ HEADINGS = {"nat_acc": "NA", "adv_acc": "AA", "topk": "IN", "kendall": "CO"}  # 
 
 @dataclass(frozen=True)
 class Span:
-    """A range of numbers to search, on a logarithmic scale: `0.001..1`."""
+    """A range of numbers to search, on a logarithmic scale: `0.001..1`; of a key that counts, whole ones: `10..100`."""
 
     low: float
     high: float
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,10 @@ def parse_axis(word: str) -> tuple[str, Sequence[Any] | Span]:
     values = [first[1], *(value for _, value in rest)]
     if ".." not in text:
         return key, list(dict.fromkeys(values))
-    if len(values) != 2 or not 0 < values[0] < values[1]:
-        raise InvalidInput(f"a range is low..high with 0 < low < high, got {word!r}")
-    return key, Span(*map(float, values))
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    if len(values) != 2 or not numbers or not 0 < values[0] < values[1]:
+        raise InvalidInput(f"a range is low..high of numbers with 0 < low < high, got {word!r}")
+    return key, Span(float(values[0]), float(values[1]), whole=isinstance(values[0], int))
 
 
 def sweep(
@@ -84,7 +86,8 @@ def sweep(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    study = _study(out, over, seed=run.seed)
+    run = replace(run, full=False)
+    study = _study(out, over, run)
     if trials is None:
         for values in itertools.product(*_grid(over)):
             study.enqueue_trial(dict(zip(over, values, strict=True)), skip_if_exists=True)
@@ -94,7 +97,7 @@ def sweep(
         trial = study.ask(space)
         path = out / name_of(trial.params)
         try:
-            chosen = settings.change(run, {**trial.params, "full": False})
+            chosen = settings.change(run, trial.params)
             while (outcome := _train_alone(chosen, path, device=device, data_dir=data_dir)) is None:
                 time.sleep(1.0)
             if not outcome.finished:
@@ -164,15 +167,19 @@ def _train_alone(run: Run, path: Path, *, device: str, data_dir: str | Path | No
         return None
 
 
-def _study(out: Path, over: Mapping[str, Sequence[Any] | Span], *, seed: int) -> Any:
-    """The study of this search space; another space in the same folder is another study over the same runs."""
+def _study(out: Path, over: Mapping[str, Sequence[Any] | Span], run: Run) -> Any:
+    """The study of this search space around this run; another in the same folder is another study over the same runs.
+
+    So results of other settings are never taken for these: their runs are continued where they can be, else refused.
+    """
     optuna = need("optuna", extra="sweep")
     journal = need("optuna.storages.journal", extra="sweep")
     space = {key: [axis.low, axis.high, ".."] if isinstance(axis, Span) else list(axis) for key, axis in over.items()}
+    around = {key: value for key, value in {**run.decisive(), "steps": run.steps}.items() if key not in over}
     return optuna.create_study(
         storage=optuna.storages.JournalStorage(journal.JournalFileBackend(str(out / "journal.log"))),
-        study_name=json.dumps(space),
-        sampler=optuna.samplers.TPESampler(seed=seed),
+        study_name=json.dumps([space, around]),
+        sampler=optuna.samplers.TPESampler(seed=run.seed),
         direction="maximize",
         load_if_exists=True,
     )
@@ -181,6 +188,8 @@ def _study(out: Path, over: Mapping[str, Sequence[Any] | Span], *, seed: int) ->
 def _distribution(axis: Sequence[Any] | Span) -> Any:
     distributions = need("optuna.distributions", extra="sweep")
     if isinstance(axis, Span):
+        if axis.whole:
+            return distributions.IntDistribution(int(axis.low), int(axis.high), log=True)
         return distributions.FloatDistribution(axis.low, axis.high, log=True)
     return distributions.CategoricalDistribution(list(axis))
 
