@@ -78,6 +78,12 @@ def test_a_missed_bar_says_by_how_much() -> None:
     )
 
 
+def test_the_papers_numbers_are_rounded() -> None:
+    level = {"dataset": "flower", "nat": 116 / 136, "adv": 64 / 136, "examples": 136}
+    assert judged([model("ig-sum-norm", 0.6633, 0.7974, **level)], "flower")[REACHES].met is True  # type: ignore[arg-type]
+    assert judged([model("ig-sum-norm", 0.6632, 0.7974, **level)], "flower")[REACHES].met is False  # type: ignore[arg-type]
+
+
 def test_overlapping_intervals_do_not_beat_natural() -> None:
     demands = judged([NATURAL, model("ig-sum-norm", 0.73, 0.19)])
     assert demands[BEATS_NATURAL].met is False

@@ -87,11 +87,9 @@ def _reaches(dataset: str, members: Sequence[Member]) -> Demand:
     text = "One model has at least " + ", ".join(f"{SHOWN[k].title} {SHOWN[k].show(v)}" for k, v in least.items())
     if not members:
         return Demand(text, None, "no record")
-    # Shortfalls are compared as they stand: a point of per cent weighs like 0.01 of correlation.
-    short = [
-        (run, {key: (value_of(e, key) or 0.0) - v for key, v in least.items() if (value_of(e, key) or 0.0) < v})
-        for run, e in members
-    ]
+    # To the digits the paper prints: 64 of 136 are its 47.06%. A point of per cent weighs like 0.01 of correlation.
+    ours = [(run, {key: round((value_of(e, key) or 0.0) - v, 4) for key, v in least.items()}) for run, e in members]
+    short = [(run, {key: by for key, by in margins.items() if by < 0}) for run, margins in ours]
     if met := [run.name for run, missed in short if not missed]:
         return Demand(text, True, "; ".join(met))
     closest, missed = min(short, key=lambda entry: (-min(entry[1].values()), len(entry[1])))
