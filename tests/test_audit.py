@@ -21,6 +21,7 @@ from robattr.auditing.subject import logits
 from robattr.data import Dataset
 from robattr.errors import CheckpointError, DataError, InvalidInput, UnsupportedModel
 from robattr.evaluate.intervals import mean
+from robattr.report.gallery import read_gallery
 
 QUICK = {"steps": 2, "points": 3, "examples": 9, "device": "cpu", "eps": 8 / 255}
 ENOUGH = {**QUICK, "examples": 12}  # for a verdict
@@ -248,6 +249,23 @@ def test_mistakes_are_refused_with_a_reason(plain: nn.Module, wrong: dict, tmp_p
     monkeypatch.chdir(tmp_path)
     with pytest.raises(robattr.RobattrError, match=r".{20}"):
         robattr.audit(plain, bars(), **{**QUICK, "protocol": "paper", **wrong})
+
+
+def test_labels_that_the_model_has_no_output_for_are_refused(plain: nn.Module) -> None:
+    x, y = bars()
+    with pytest.raises(InvalidInput, match=r"labels in 0\.\.2 .* got 2\.\.4"):
+        robattr.audit(plain, (x, y + 2), **QUICK)
+
+
+@pytest.mark.parametrize(("channels", "shown"), [(1, 1), (2, 1), (3, 3), (5, 3)])
+def test_images_of_any_number_of_channels_are_shown_by_true_values(channels: int, shown: int, tmp_path) -> None:
+    x, y = bars(channels=channels)
+    net = taught(nn.Sequential(nn.Flatten(), nn.Linear(x[0].numel(), 8), nn.ReLU(), nn.Linear(8, 3)), x, y)
+    found = robattr.audit(net, (x, y), protocol="paper", out=tmp_path / "audit.html", **QUICK)
+    gallery = read_gallery(found.run.evaluations[0].gallery)
+    expected = (255 * x[torch.from_numpy(gallery.id)][:, :shown]).round().byte()
+    assert torch.equal(torch.from_numpy(gallery.image), expected)
+    assert gallery.perturbed.shape[2] == shown
 
 
 def test_a_folder_that_is_not_there_is_named(plain: nn.Module) -> None:

@@ -96,6 +96,11 @@ def test_the_doctor_command(place: Path) -> None:
     assert "drop the last softmax" in bad.output
 
 
+def test_a_model_without_its_factory_is_explained(place: Path) -> None:
+    for name in ("audit_fixtures", "my.package", "missing.safetensors"):
+        assert f"{name}:factory" in str(run("doctor", "--model", name).exception)
+
+
 def test_the_harden_command(place: Path) -> None:
     words = (
         "harden",

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import robattr
 from audit_fixtures import Attentive, Plain, bars, folder, taught
 from nets import NETS
-from robattr.auditing import Check, Diagnosis, Plan
+from robattr.auditing import Check, Diagnosis, Plan, checks
 from robattr.auditing import cost as costs
 
 
@@ -43,6 +43,21 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g: Tensor) -> Tensor:
         raise RuntimeError("this layer has no derivative of any use")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.0012, "1.2 ms"),
+        (0.5, "500 ms"),
+        (1.16, "1.16 s"),
+        (90.0, "90 s"),
+        (150.0, "2.5 minutes"),
+        (9000.0, "2.5 hours"),
+    ],
+)
+def test_durations_are_words(seconds: float, words: str) -> None:
+    assert checks._duration(seconds) == words
 
 
 @pytest.mark.parametrize("name", NETS)

@@ -102,7 +102,7 @@ def operations(p: Patient) -> list[Check]:
     checks = []
     mutating = [name for name in operators.seen if name.endswith("_") and not name.startswith("_")]
     if mutating:
-        said = f"in place: {', '.join(sorted(mutating)[:5])}"
+        said = f"values are overwritten by {', '.join(sorted(mutating)[:5])}"
         remedy = "fine here; Captum methods with hooks (DeepLift, GuidedBackprop) need inplace=False"
         checks.append(Check("in place", "warn", said, remedy))
     else:
@@ -255,7 +255,7 @@ def _audit_time(p: Patient, per_pass: float) -> Check:
 
 def _duration(seconds: float) -> str:
     for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("s", 1.0)):
-        if seconds >= 2 * size:
+        if seconds >= 2 * size or (unit == "s" and seconds >= size):
             return f"{seconds / size:.3g} {unit}"
     return f"{1000 * seconds:.3g} ms"
 

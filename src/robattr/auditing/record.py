@@ -18,6 +18,7 @@ from robattr.engine import precision
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluate.maps import saliency
 from robattr.evaluate.run import Place, digest_of_weights, evaluate
+from robattr.formula.network import check_batch
 from robattr.report.runs import Run, read_run
 from robattr.train.checkpoint import write_atomically
 from robattr.train.directory import RunDirectory, environment, locked, read_config
@@ -80,6 +81,7 @@ def measure(
 ) -> Run:
     """Every protocol and map that `settings` asks for, recorded in the run directory `folder`."""
     x, y, ids = examples
+    check_batch(model, x.to(world.device), y.to(world.device))
     about = {"run": folder.name, "classes": list(data.classes), "command": command, "precision": "fp32"}
     records = folder / "records"
     for map in settings.chosen_maps(data):

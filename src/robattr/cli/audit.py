@@ -196,11 +196,11 @@ def doctor(
         size=size, channels=channels, classes=_names(classes),
         plan=Plan(m, m_attack, attack_steps, batch), device=device,
     )  # fmt: skip
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)  # a terminal wraps long lines, a file keeps them whole
     for check in found.checks:
         console.print(f"{MARKS[check.level]}  {check.name}: {escape(printable(check.finding))}")
         if check.remedy:
-            console.print(f"      → {escape(check.remedy)}")
+            console.print(f"      → {escape(printable(check.remedy))}")
     if not found.healthy:
         raise typer.Exit(1)
 
@@ -212,8 +212,10 @@ def _model(ref: str, weights: Path | None) -> nn.Module:
     if ":" in ref:
         _say(f"importing {ref}: this runs its code")
         made = models.from_factory(ref)
-    else:
+    elif "/" in ref or Path(ref).exists():
         made = models.load_model(ref)
+    else:
+        raise InvalidInput(f"{ref!r} is not a model: name a function that makes one, {ref}:factory, or a file or run")
     return made if weights is None else models.load_weights(made, weights)
 
 

@@ -25,7 +25,7 @@ def check(model: nn.Module, x: Tensor, y: Tensor, ids: Sequence[int], protocol: 
     if least < low - slack or most > high + slack:
         raise InvalidInput(
             f"expected pixel values in [{low:g}, {high:g}], got {least:g} to {most:g}: "
-            "scale the data, or state its bounds in the protocol"
+            "scale the data, or give its true bounds"
         )
     pixels = prod(x.shape[2:]) if x.dim() == 4 else prod(x.shape[1:])
     for name, k in (("k", protocol.k), ("eval_k", protocol.eval_k)):

@@ -1,8 +1,8 @@
 """A few examples to look at: the image, the walk of the attack, and the maps along it.
 
 Arrays of the file, for G examples and T iterates: id, label (G,); image (G, C, H, W) and perturbed (G, T, C, H, W)
-uint8 over the pixel range; before (G, H, W), after (G, T, H, W) float16 maps of mean 1; topk, kendall (G, T);
-kept (G, T) bool: the prediction held; iterations (T,).
+uint8 over the pixel range, C = 1 or 3 (of other images the first three channels, or the first); before (G, H, W), after
+(G, T, H, W) float16 maps of mean 1; topk, kendall (G, T); kept (G, T) bool: the prediction held; iterations (T,).
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ def save(path: Path, arrays: Arrays) -> None:
 
 def _bytes(x: Tensor, bounds: tuple[float, float]) -> np.ndarray[Any, Any]:
     low, high = bounds
+    x = x[:, : 3 if x.shape[1] >= 3 else 1]  # what a screen has: grey, or red, green and blue
     return _array(((x - low) * (255 / (high - low))).round().clamp(0, 255).byte())
 
 

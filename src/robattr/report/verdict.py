@@ -48,11 +48,12 @@ def verdict(run: Run) -> Verdict:
     level = judged(topk)
     doubts = tuple(str(alarm) for alarm in main.summary.get("alarms") or ())
     doubted = level == "holds" and bool(doubts)
+    k = int(settings["eval_k"])
+    places = "most important place" if k == 1 else f"{k} most important places"
     what = f"{main.summary['map']} maps, {main.summary['protocol']} protocol"
     kept = (
         f"A change of at most ε = {float(settings['eps']):.4g} in any value, chosen to mislead, leaves the answer as "
-        f"it was and keeps {_percent(topk)} of the {settings['eval_k']} most important places of the map (brackets: "
-        "95% interval)."
+        f"it was and keeps {_percent(topk)} of the {places} of the map (brackets: 95% interval)."
     )
     if level == "unclear":
         headline = (
