@@ -1,4 +1,4 @@
-"""A whole evaluation under the `paper` protocol, from the first map to the summary: how long a user waits."""
+"""A whole evaluation under the `paper` protocol: how long a user waits, and what precision does to the scores."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import time
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from robattr.bench.results import Case, Table
-from robattr.bench.subjects import DATASETS, subject
+from robattr.bench.subjects import DATASETS, Subject, subject
 from robattr.engine import precision
 from robattr.evaluate.maps import by_name
-from robattr.evaluate.protocol import paper
+from robattr.evaluate.protocol import Protocol, paper
 from robattr.evaluate.run import Place, evaluate
 
 SUBJECTS = {"cuda": ("mnist", 1000), "cpu": ("mini", 200)}
 MAPS = ("sg", "ig")
 COLUMNS = ("map", "attacked", "repeats", "iterations", "N", "seconds", "examples per second")
+SCORED = {"cuda": (100, ("fp32", "tf32", "bf16")), "cpu": (24, ("fp32", "bf16"))}  # examples, precisions
+SCORES = ("adv_acc", "topk", "kendall")
 
 
 def measure(device: torch.device, arithmetic: str, *, quick: bool) -> Case:
@@ -40,5 +43,22 @@ def measure(device: torch.device, arithmetic: str, *, quick: bool) -> Case:
         rows.append(
             (map.name, attacked, protocol.repeats, protocol.steps, points, seconds, attacked / max(seconds, 1e-9))
         )
-    table = Table("Everything included", COLUMNS, tuple(rows))
-    return Case("evaluation", f"the {name} network, {len(it.x)} images, {arithmetic}", tables=(table,))
+    return Case(
+        "evaluation",
+        f"the {name} network, {len(it.x)} images, {arithmetic}",
+        tables=(Table("Everything included", COLUMNS, tuple(rows)), scores(it, y, protocol)),
+    )
+
+
+def scores(it: Subject, y: Tensor, protocol: Protocol) -> Table:
+    """The same network, images and attacks in every precision. Signs of gradients near zero flip, and walks part."""
+    count, precisions = SCORED[it.device.type]
+    few = it.first(count)
+    rows: list[tuple[str | float, ...]] = []
+    for arithmetic in precisions:
+        with precision(arithmetic, it.device.type):
+            map = by_name("ig", N=protocol.N, bounds=protocol.bounds)
+            found = evaluate(few.model, few.x, y[:count], protocol=protocol, map=map).summary["columns"]
+        rows.append((arithmetic, *(float(found[name]["value"]) for name in SCORES)))
+    title = f"Final scores by precision, {len(few.x)} images"
+    return Table(title, ("precision", "Adv Acc", "top-k intersection", "Kendall"), tuple(rows))
