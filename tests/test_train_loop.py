@@ -174,6 +174,28 @@ def test_a_damaged_checkpoint_costs_steps_but_not_the_result(tmp_path, capsys):
     assert [record["step"] for record in lines(tmp_path / "parts") if "loss" in record] == [1, 2, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"[1]", None])
+def test_lost_notes_cost_nothing_for_a_checkpoint_holds_its_configuration(tmp_path, content):
+    go(replace(QUICK, steps=4), tmp_path / "run")
+    for name in ("config.json", "environment.json"):
+        if content is None:
+            (tmp_path / "run" / name).unlink()
+        else:
+            (tmp_path / "run" / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match="another configuration: m is 9, was 3"):
+        go(replace(QUICK, m=9), tmp_path / "run", resume=True)
+    (tmp_path / "run" / "config.json").write_bytes(content or b"")
+    assert go(QUICK, tmp_path / "run", resume=True)[1].finished
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["steps"] == QUICK.steps
+
+
+def test_a_directory_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(CheckpointError, match="choose another --out"):
+            go(QUICK, out, resume=True)
+
+
 def test_gamma_is_part_of_the_state(tmp_path):
     run = replace(QUICK, method="distributional-ig", budget=0.01, gamma=0.5, gamma_rate=0.2)
     assert isinstance(run.objective(), Distributional)

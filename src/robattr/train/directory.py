@@ -79,9 +79,12 @@ def claim(path: Path, run: Run, *, world: World, resume: bool) -> Iterator[RunDi
         raise CheckpointError(
             f"{path} already exists: continue that run with --resume, or choose another directory with --out"
         )
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"cannot make the directory {path} ({error.strerror}): choose another --out") from error
     with locked(path):
-        if checkpoint.listed(here.checkpoints) and (differing := checkpoint.differences(run, read_config(here))):
+        if checkpoint.listed(here.checkpoints) and (differing := checkpoint.differences(run, _config_or(here, run))):
             raise CheckpointError(
                 f"{path} holds a run of another configuration ({differing}): choose another --out, and "
                 f"start from these weights with --set warm_start={path}"
@@ -113,11 +116,19 @@ def read_config(here: RunDirectory) -> dict[str, Any]:
         config = json.loads(here.config.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{here.path} is not a run directory: it has no {here.config.name}") from None
-    except json.JSONDecodeError as error:
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{here.config} is damaged: {error}") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"{here.config} is damaged: expected keys and values")
     return config
+
+
+def _config_or(here: RunDirectory, run: Run) -> dict[str, Any]:
+    """The configuration on disk; where it is lost, that of `run`: every checkpoint holds its own as well."""
+    try:
+        return read_config(here)
+    except CheckpointError:
+        return run.as_dict()
 
 
 def environment(world: World) -> dict[str, Any]:
@@ -142,9 +153,10 @@ def environment(world: World) -> dict[str, Any]:
 
 def _with_past(path: Path, now: dict[str, Any]) -> dict[str, Any]:
     """The environment a run began in, with those it was resumed in."""
-    with suppress(OSError, json.JSONDecodeError):
-        first: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return {**first, "resumed": [*first.get("resumed", []), now]}
+    with suppress(OSError, UnicodeDecodeError, json.JSONDecodeError):
+        first = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(first, dict):
+            return {**first, "resumed": [*first.get("resumed", []), now]}
     return now
 
 
