@@ -43,6 +43,8 @@ def test_tensors_without_channels_and_of_bytes() -> None:
     dataset = data.from_tensors(x, torch.arange(30).to(torch.int32) % 3, classes=["a", "b", "c"], bounds=(0.0, 255.0))
     assert dataset.shape == (1, 6, 6)
     assert torch.equal(dataset.examples("train")[0][:, 0], x[dataset.train.ids].float())
+    arrays = data.from_tensors(x.numpy(), (torch.arange(30) % 3).tolist(), bounds=(0.0, 255.0))
+    assert torch.equal(arrays.train.images, dataset.train.images)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,7 @@ def test_tensors_without_channels_and_of_bytes() -> None:
         (torch.rand(4, 1, 5, 5), torch.full((4,), -1), {}, "from 0"),
         (torch.rand(4, 1, 5, 5), torch.arange(4), {"classes": ["a"]}, "name every class"),
         (torch.rand(4, 1, 5, 5), torch.arange(4), {"validation": 0.5, "test": 0.5}, "shares"),
+        (torch.rand(4, 1, 5, 5), torch.arange(4), {"validation": float("nan")}, "shares"),
     ],
 )
 def test_unfit_tensors_are_refused(x, y, options, words: str) -> None:
@@ -99,6 +102,9 @@ def test_torch_datasets() -> None:
         ([torch.rand(1, 2, 2)], "pair"),
         ([(torch.rand(1, 2, 2), 0), (torch.rand(1, 2, 3), 0)], r"item 1: expected shape \(1, 2, 2\)"),
         ([("a name", 0)], "item 0"),
+        ([(torch.rand(1, 2, 2), "cat")], "whole number as its label, got 'cat'"),
+        ([(torch.rand(1, 2, 2), 1.7)], "whole number as its label, got 1.7"),
+        ([(torch.rand(1, 2, 2), torch.tensor([0, 1]))], "whole number as its label"),
     ],
 )
 def test_unfit_torch_datasets_are_refused(items, words: str) -> None:

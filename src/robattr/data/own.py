@@ -6,6 +6,7 @@ already builds a `Dataset` of three `Split`s directly.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ def from_tensors(
     uint8 images are mapped onto `bounds`, floating ones must lie in them already. `validation` and `test` are
     the shares of each class that are set apart; ids are the positions in x.
     """
+    x, y = torch.as_tensor(x), torch.as_tensor(y)  # arrays and lists will do
     x, y = _checked_images(x, bounds), _checked_labels(x, y)
     count = int(y.max()) + 1
     titles = tuple(classes) if classes is not None else tuple(map(str, range(count)))
@@ -70,7 +72,7 @@ def from_dataset(
                 f"{tuple(image.shape)}: resize in the transform"
             )
         images.append(image)
-        labels.append(int(item[1]))
+        labels.append(_label(item[1], index))
     if not images:
         raise InvalidInput("expected a dataset with items, got an empty one")
     return from_tensors(
@@ -87,7 +89,7 @@ def from_dataset(
 
 def partition(labels: Tensor, *, validation: float, test: float, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Sorted indices of train, validation and test: of every class the given shares, rounded, chosen by the seed."""
-    if min(validation, test) < 0 or validation + test >= 1:
+    if not (min(validation, test) >= 0 and validation + test < 1):  # also false for NaN
         raise InvalidInput(f"expected shares >= 0 that leave something to train on, got {validation} and {test}")
     random = torch.Generator().manual_seed(seed)
     parts: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
@@ -131,6 +133,14 @@ def _items(dataset: Iterable[Any]) -> Iterable[Any]:
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
         return (by_index[index] for index in range(len(by_index)))
     return dataset
+
+
+def _label(label: Any, index: int) -> int:
+    """A whole number, also as a tensor or array of one; 1.7 is none, and neither is a name."""
+    try:
+        return operator.index(label.item() if hasattr(label, "item") else label)
+    except (TypeError, ValueError, RuntimeError) as cause:
+        raise InvalidInput(f"item {index}: expected a whole number as its label, got {label!r}") from cause
 
 
 def _tensor(image: Any, index: int) -> Tensor:

@@ -152,7 +152,9 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
             warnings.simplefilter("ignore")
             read: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as cause:  # a foreign file fails in whatever way its bytes happen to mislead the reader
-        reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+        # Torch's own words begin with advice on how to run the file's code all the same; the fault comes after them.
+        words = str(cause).rpartition("WeightsUnpickler error:")[2].strip() or type(cause).__name__
+        reason = words.splitlines()[0].partition(". ")[0]
         raise CheckpointError(
             f"{path} was refused: expected a torch file of tensors alone, readable with weights_only=True ({reason}). "
             "Save module.state_dict() instead of the module"
