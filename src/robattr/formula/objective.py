@@ -1,4 +1,4 @@
-"""The objective of the paper, equation (1):
+"""The objective of the paper (section 3.1, the uncertainty set model):
 
     ρ(x, y; θ) = ℓ(x, y; θ) + λ · max_{x' ∈ N(x, ε)} d(x, x'),    d = s(IG_h^{ℓ_y}(x, x'; r))
 
@@ -92,7 +92,7 @@ class Robust:
 
 @dataclass
 class Distributional:
-    """E[ℓ] + λ · sup {E[d(Z, Z')] : E[c(Z, Z')] ≤ budget}, through its dual (paper, appendix, lemma 2):
+    """E[ℓ] + λ · sup {E[d(Z, Z')] : E[c(Z, Z')] ≤ budget}, through its dual (the lemma of theorem 2):
 
         inf_{γ ≥ 0} E[ sup_{z'} d(z, z') − γ c(z, z') + γ · budget ].
 
