@@ -142,7 +142,7 @@ def section(text: str, title: str) -> str:
 
 
 def test_every_section() -> None:
-    end = Training(lines=7, loss=0.05, penalty=0.25, val_accuracy=0.99)
+    end = Training(lines=7, loss=0.05, penalty=0.4, ig=0.25, val_accuracy=0.99)
     regularised = replace(model("ig-norm", 0.7, 0.3, m=10, weight=1.0), training=end)
     stronger = replace(
         NATURAL, evaluations=(*model("natural", 0.3, 0.1, protocol="strict").evaluations, *NATURAL.evaluations)

@@ -19,6 +19,7 @@ from robattr.train import checkpoint
 from robattr.train.directory import InUse, locked
 from robattr.train.loop import train
 from robattr.train.run import Method
+from robattr.train.step import size_of_ig
 from train_fixtures import QUICK, lines, tiny_data, tiny_net, weights
 
 METHODS = get_args(Method)
@@ -39,12 +40,25 @@ def test_every_method_trains_and_leaves_a_whole_run_directory(tmp_path, method):
     assert records[-1]["loss"] < records[0]["loss"]
     assert {"penalty", "value", "accuracy", "lr", "weight", "eps", "rate", "grad_norm"} <= records[0].keys()
     assert (records[-1]["penalty"] == 0) == (method == "natural")
+    assert ("ig" in records[-1]) == (method not in ("natural", "madry", "loss-output", "sinha"))
+    if method == "ig-norm":
+        assert all(record["ig"] == pytest.approx(record["penalty"], rel=1e-5) for record in records)
     assert lines(outcome.path)[-1] == {"step": 40, "val_accuracy": outcome.val_accuracy}
     assert json.loads((outcome.path / "config.json").read_text())["method"] == method
     environment = json.loads((outcome.path / "environment.json").read_text())
     assert environment["versions"]["torch"] == torch.__version__
     stored = models.load_weights(tiny_net(), outcome.path / "model.safetensors")
     assert torch.equal(weights(stored), weights(model))
+
+
+def test_the_size_of_ig_is_told_apart_from_the_loss_it_is_added_to():
+    """penalty = ℓ(x') − ℓ(x) + β‖IG‖₁, so ‖IG‖₁ is what remains of it, over β."""
+    net, data = tiny_net().double(), tiny_data()
+    x, y = data.pixels(data.train.images[:6]).double(), data.train.labels[:6]
+    objective = replace(QUICK, method="ig-sum-norm", weight=0.3).objective()
+    rho = objective(net, x, y)
+    shift = F.cross_entropy(net(rho.worst), y, reduction="none") - F.cross_entropy(net(x), y, reduction="none")
+    torch.testing.assert_close(size_of_ig(objective, net, x, rho.worst, y), ((rho.penalty - shift) / 0.3).detach())
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])

@@ -30,8 +30,7 @@ INEFFECTIVE = """\
 The paper observes, of IG-NORM on MNIST, that when training stops ℓ stays at about 1 while ‖IG‖₁ stays at 10 to 20, and
 calls the optimisation ineffective. The reference's logs print sums over a batch, so its two numbers may be such sums
 (the paper does not say); their ratio does not depend on that. Below, per example: means over the last lines of the
-training log. s(IG) is the size of the regulariser before λ, at the worst x' that training found: ‖IG‖₁ for IG-NORM,
-ℓ(x') − ℓ(x) + β‖IG‖₁ for IG-SUM-NORM."""
+training log, ‖IG‖₁ without λ or β and at the worst x' that training found."""
 STRONGER = """\
 The same models under other protocols. Noise is the control: the worst of ten random sign perturbations of size ε, which
 an attack must beat. Failures are correctly classified examples on which no step kept the prediction: `paper` scores
@@ -165,22 +164,22 @@ def _cell(evaluation: Evaluation, column: Column) -> str:
 
 
 def _ineffective(runs: Sequence[Run]) -> str:
-    """ℓ and s(IG) at the end of training, for the runs that have a regulariser of IG."""
+    """ℓ and ‖IG‖₁ at the end of training, for the runs that have a regulariser of IG."""
     title = "## How effective was the optimisation?"
     rows = []
     for run in sorted(runs, key=lambda run: _rank(run.dataset)):
         end = run.training
-        if run.method not in ("ig-norm", "ig-sum-norm") or end.loss is None or end.penalty is None:
+        if run.method not in ("ig-norm", "ig-sum-norm") or end.loss is None or end.ig is None:
             continue
-        ratio = f"{end.penalty / end.loss:.3g}" if end.loss else "–"
+        ratio = f"{end.ig / end.loss:.3g}" if end.loss else "–"
         validated = "–" if end.val_accuracy is None else f"{100 * end.val_accuracy:.2f}%"
         names = map(escape_markdown, (run.dataset, run.name))
         weight = f"{float(run.config.get('weight', 1)):g}"
-        rows.append([*names, weight, f"{end.loss:.3g}", f"{end.penalty:.3g}", ratio, validated, str(end.lines)])
+        rows.append([*names, weight, f"{end.loss:.3g}", f"{end.ig:.3g}", ratio, validated, str(end.lines)])
     if not rows:
         return f"{title}\n\n{INEFFECTIVE}\n\nNot measured yet."
     paper = ["mnist", "IG-NORM, the paper", "1", "~1", "10–20", "10–20", "–", "–"]
-    headings = ("Dataset", "Approach", "λ or β", "ℓ", "s(IG)", "s(IG) / ℓ", "Validation accuracy", "Log lines")
+    headings = ("Dataset", "Approach", "λ or β", "ℓ", "‖IG‖₁", "‖IG‖₁ / ℓ", "Validation accuracy", "Log lines")
     return "\n\n".join([title, INEFFECTIVE, grid(headings, [paper, *rows])])
 
 

@@ -22,7 +22,8 @@ class Training:
 
     lines         how many log lines the means are over
     loss          ℓ(x, y)
-    penalty       s(IG) at the worst x', before λ: ‖IG‖₁ for IG-NORM, ℓ(x') − ℓ(x) + β‖IG‖₁ for IG-SUM-NORM
+    penalty       what is maximised, before λ: ‖IG‖₁ for IG-NORM, ℓ(x') − ℓ(x) + β‖IG‖₁ for IG-SUM-NORM
+    ig            ‖IG(x, x')‖₁ alone, at the worst x'
     val_accuracy  the last one measured
     seconds       of the loop, validation and compilation included; of resumed runs, without what had to be done again
     """
@@ -32,6 +33,7 @@ class Training:
     lines: int = 0
     loss: float | None = None
     penalty: float | None = None
+    ig: float | None = None
     val_accuracy: float | None = None
 
 
@@ -46,6 +48,7 @@ def training(metrics: Lines) -> Training:
         lines=len(end),
         loss=_mean(end, "loss"),
         penalty=_mean(end, "penalty"),
+        ig=_mean(end, "ig"),
         val_accuracy=_rounded(validated[-1]) if validated else None,
     )
 

@@ -21,7 +21,7 @@ from robattr.train.run import Run
 from robattr.train.signals import Stop
 from robattr.train.start import begin, load_dataset, save, save_weights
 from robattr.train.state import State
-from robattr.train.step import Report, correct, descend
+from robattr.train.step import Report, correct, descend, has_ig
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,17 @@ def due(step: int, every: int, run: Run) -> bool:
 
 
 def figures(report: Report, state: State, run: Run) -> dict[str, float]:
-    """A line of `metrics.jsonl`: means over the batch, whatever `reduction` is; the penalty is before λ."""
+    """A line of `metrics.jsonl`: means over the batch, whatever `reduction` is.
+
+    The penalty is before λ; `ig` is the size of IG alone, where ρ holds it.
+    """
     now = run.at(state.step - 1)
     line = {
         "loss": report.loss, "penalty": report.penalty, "value": report.value, "accuracy": report.accuracy,
         "lr": run.rate(state.step - 1), "weight": now.weight, "eps": now.eps, "grad_norm": report.grad_norm,
     }  # fmt: skip
+    if has_ig(state.objective):
+        line["ig"] = report.ig
     return line if state.gamma is None else {**line, "cost": report.cost, "gamma": float(state.gamma)}
 
 

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from robattr.engine import precision
 from robattr.errors import Diverged
-from robattr.formula import Distributional, Rho
+from robattr.formula import IG, Change, Distributional, Rho, at_output
+from robattr.formula.change import Measured
 from robattr.train.distributed import Rand, World
-from robattr.train.run import Run
+from robattr.train.run import Objective, Run
 from robattr.train.state import State
 
 
@@ -25,6 +26,7 @@ class Report:
     value: float
     cost: float
     accuracy: float
+    ig: float  # ‖IG(x, x*)‖ alone, where ρ holds it and it was measured
     grad_norm: float
     stopping: bool  # whether any process was asked to stop
 
@@ -42,8 +44,8 @@ def descend(
 ) -> Report:
     """θ ← θ − η_t · direction(∇_θ of the sum or mean of ρ over the global batch); γ ascends.
 
-    x, y are this process's slice of the `batch` examples. `measure` asks for the accuracy, one more forward
-    pass. Everything that processes must agree on (gradient, figures, whether to stop) travels in one
+    x, y are this process's slice of the `batch` examples. `measure` asks for the accuracy and the size of IG, a few
+    more passes. Everything that processes must agree on (gradient, figures, whether to stop) travels in one
     `all_reduce`, so they take every decision alike.
     """
     world.seed_layers(seed=run.seed, step=state.step)
@@ -53,7 +55,10 @@ def descend(
 
     parameters = [p for p in state.model.parameters() if p.requires_grad]
     cost = torch.zeros_like(rho.loss) if rho.cost is None else rho.cost
-    figures = [rho.loss.sum(), rho.penalty.sum(), rho.value.sum(), cost.sum(), hits, torch.tensor(float(stopping))]
+    ig = size_of_ig(state.objective, state.model, x, rho.worst, y) if measure else torch.zeros(())
+    figures = [
+        rho.loss.sum(), rho.penalty.sum(), rho.value.sum(), cost.sum(), hits, ig.sum(), torch.tensor(float(stopping)),
+    ]  # fmt: skip
     sums = torch.stack([figure.detach().to(rho.loss) for figure in figures])
     flat = world.total(torch.cat([*(_gradient(p) for p in parameters), sums.to(parameters[0])]))
     gradient, sums = flat[: -len(figures)], flat[-len(figures) :]
@@ -61,8 +66,8 @@ def descend(
         gradient /= batch
 
     norm = torch.linalg.vector_norm(gradient)
-    loss, penalty, value, spent, right, stops = (sums / batch).tolist()
-    report = Report(loss, penalty, value, spent, right, float(norm), stops > 0)
+    loss, penalty, value, spent, right, attributed, stops = (sums / batch).tolist()
+    report = Report(loss, penalty, value, spent, right, attributed, float(norm), stops > 0)
     if not (isfinite(report.value) and isfinite(report.grad_norm)):
         raise Diverged(f"step {state.step + 1} has loss {loss:.4g}, penalty {penalty:.4g} and gradient norm {norm:.4g}")
     if run.clip is not None:
@@ -97,6 +102,26 @@ def correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     for module, mode in modes.items():
         module.training = mode
     return hits
+
+
+def has_ig(objective: Objective) -> bool:
+    """Whether ρ holds the size of an attribution that is integrated (not the trivial ℓ(x') − ℓ(x))."""
+    return bool(_sizes(objective))
+
+
+@torch.no_grad()
+def size_of_ig(objective: Objective, model: nn.Module, x: Tensor, worst: Tensor, y: Tensor) -> Tensor:
+    """s(IG(x, x*)) of each example, without λ, β and what stands beside it in ρ: what the paper found to stay large."""
+    return Change(tuple((1.0, size) for size in _sizes(objective)))(model, x, worst, y)
+
+
+def _sizes(objective: Objective) -> list[Measured]:
+    terms = [term for _, term in objective.change.terms]
+    return [
+        term
+        for term in terms
+        if isinstance(term, Measured) and isinstance(term.attribution, IG) and term.attribution.at != at_output
+    ]
 
 
 def _gradient(parameter: Tensor) -> Tensor:
