@@ -53,6 +53,22 @@ def test_a_killed_audit_continues_and_ends_with_the_same_records(tmp_path) -> No
     assert (tmp_path / "broken.html").exists()
 
 
+def test_ctrl_c_says_how_to_go_on(tmp_path) -> None:
+    top = folder(tmp_path / "images", each=8)
+    words = ["audit", "--model", "audit_fixtures:wide", "--data", top, *ARGUMENTS, "--steps", "9"]
+    at_work = subprocess.Popen(
+        command(*words, "-o", tmp_path / "audit.html"), env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    shard = tmp_path / "audit" / "records" / "paper-ig.rank0-of-1.jsonl"
+    while at_work.poll() is None and not shard.exists():
+        time.sleep(0.01)
+    at_work.send_signal(signal.SIGINT)
+    said = at_work.communicate(timeout=300)[1]
+    assert at_work.returncode == 130, said
+    assert "the same command continues" in said
+    assert "Traceback" not in said
+
+
 @pytest.fixture
 def place(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)

@@ -272,6 +272,23 @@ def test_written_files(case, tmp_path: Path, plain) -> None:
     assert again.records == found.records
 
 
+def test_a_finished_evaluation_is_not_summed_up_again(case, tmp_path: Path, monkeypatch) -> None:
+    net, x, y = case
+    words = {"protocol": TOY, "map": IG, "place": Place(tmp_path)}
+    first = evaluate(net, x, y, about={"command": "first"}, **words)
+    stamp = (tmp_path / "paper-ig-gallery.npz").stat().st_mtime_ns
+    again = evaluate(net, x, y, about={"command": "second"}, **words)
+    assert again == first  # who made the records, and in what time, stays true
+    assert (tmp_path / "paper-ig-gallery.npz").stat().st_mtime_ns == stamp
+    fewer = evaluate(net, x[:8], y[:8], about={"command": "third"}, **words)
+    assert (fewer.summary["examples"], fewer.summary["command"]) == (8, "third")
+    assert evaluate(net, x, y, about={"command": "fourth"}, **words).summary["examples"] == 12
+    (tmp_path / "paper-ig.json").unlink()  # killed before the summary
+    assert evaluate(net, x, y, about={"command": "fifth"}, **words).summary["command"] == "fifth"
+    monkeypatch.setattr("robattr.evaluate.run.__version__", "99")
+    assert evaluate(net, x, y, about={"command": "sixth"}, **words).summary["command"] == "sixth"
+
+
 def test_records_of_other_weights_are_not_mixed_in(case, tmp_path: Path) -> None:
     net, x, y = case
     evaluate(net, x[:4], y[:4], protocol=TOY, map=IG, place=Place(tmp_path))

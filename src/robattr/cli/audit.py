@@ -288,6 +288,9 @@ def _watching() -> Iterator[Watch]:
 
     try:
         yield watch
+    except KeyboardInterrupt:
+        _say("stopped; what was measured is recorded: the same command continues")
+        raise
     finally:
         for bar, _ in bars.values():
             bar.stop()

@@ -216,7 +216,11 @@ def _progress(title: str, *, shown: bool) -> Iterator[Progress]:
     parts = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*parts, console=Console(stderr=True), disable=not shown, transient=True) as bar:
         task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        try:
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+        except KeyboardInterrupt:
+            typer.echo("stopped; what was measured is recorded: the same command continues", err=True)
+            raise
 
 
 def _show(summary: Mapping[str, Any]) -> None:

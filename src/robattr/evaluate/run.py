@@ -82,7 +82,7 @@ def evaluate(
         return Evaluation(records, job.summary(records, about, began))
     path = place.folder / f"{protocol.name}-{map.name}.jsonl"
     records = job.recorded(path, place, progress)
-    if place.rank == 0:
+    if place.rank == 0 and not job.finished(path):
         job.write_gallery(path, records)
         _write(path.with_suffix(".json"), job.summary(records, about, began))
     _wait_for_all(place)
@@ -156,6 +156,17 @@ class _Job:
         _wait_for_all(place)
         wanted = set(self.ids)
         return [r for r in read(path) if r["id"] in wanted]
+
+    def finished(self, path: Path) -> bool:
+        """Whether the summary in place is of these very records: then it says who made them, how, and how long it took.
+
+        It is written last, of the examples asked for; others of the same number would be among the records as well.
+        """
+        summary = path.with_suffix(".json")
+        if not summary.is_file() or {r["id"] for r in read(path)} != set(self.ids):
+            return False
+        made = json.loads(summary.read_text(encoding="utf-8"))
+        return bool(made["examples"] == len(self.ids) and made["versions"]["robattr"] == __version__)
 
     def fingerprint(self) -> dict[str, Any]:
         """What records must share to be counted together."""
