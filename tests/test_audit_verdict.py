@@ -168,6 +168,7 @@ def test_a_page_of_an_audits_directory_holds_its_verdict_and_begins_with_what_co
     assert "torn.png" in html
     assert 'class="headline"' not in html  # the verdict says it
     assert html.index("images · strict protocol") < html.index("images · paper protocol")
+    assert html.index("strict · ig") < html.index("paper · ig")
     other = run(evaluation("strict", "ig", 0.9), name="other net")
     both = page([audited, other])
     assert "<h2>Verdict: net</h2>" in both

@@ -10,13 +10,14 @@ from robattr.report.runs import Run
 from robattr.report.sections import Section
 from robattr.report.verdict import by_class, column, scored, show, show_estimate, sternest, verdict
 
+METHOD = "audit"  # of the runs that `robattr audit` makes
 CONTROL = ("topk", "noise_topk", "kendall", "noise_kendall")
 LISTED = 200  # skipped files named
 
 
 def audits(runs: Sequence[Run]) -> list[Run]:
     """Those of the runs that `robattr audit` made and that hold an evaluation."""
-    return [run for run in runs if run.method == "audit" and run.evaluations]
+    return [run for run in runs if run.method == METHOD and run.evaluations]
 
 
 def opening(run: Run, *, of: str = "") -> list[Section]:

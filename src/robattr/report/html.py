@@ -52,8 +52,8 @@ def page(
     Where the caller has none, audits among the runs bring theirs: the verdict, the control, the classes.
     """
     jinja2 = need("jinja2", extra="report")
+    runs = [by_weight(run) if run.method == audited.METHOD else run for run in runs]
     found = audited.audits(runs)
-    runs = [by_weight(run) if run in found else run for run in runs]
     led = bool(opening) or (len(runs) == 1 and bool(found))
     if not opening and not closing:
         opening = [s for run in found for s in audited.opening(run, of=run.name if len(runs) > 1 else "")]
