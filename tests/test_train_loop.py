@@ -102,6 +102,37 @@ def test_clipping_bounds_the_update(tmp_path):
     assert float((weights(model) - weights(tiny_net())).norm()) == pytest.approx(1e-3, rel=1e-3)
 
 
+def test_averaged_weights_are_kept_and_change_nothing_on_the_way(tmp_path):
+    """θ̄ from the weights in the checkpoints, by the formula; training itself goes as it would without."""
+    run = replace(QUICK, steps=6, checkpoint_every=1, keep=9, validate_every=1, average=0.6)
+    plain, _ = go(replace(run, average=0.0), tmp_path / "plain")
+    model, outcome = go(run, tmp_path / "run")
+    states = [
+        checkpoint.unpack(checkpoint.load(kept, run)) for kept in checkpoint.listed(tmp_path / "run" / "checkpoints")
+    ]
+    assert torch.equal(
+        torch.cat([value.double().reshape(-1) for value in states[-1]["model"].values()]), weights(plain)
+    )
+    average = states[1]["model"]
+    for t, state in enumerate(states[2:], start=2):
+        decay = min(0.6, 1 - 1 / t)
+        average = {name: decay * average[name] + (1 - decay) * value for name, value in state["model"].items()}
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, average[name], rtol=1e-5, atol=1e-7)
+    stored = models.load_weights(tiny_net(), outcome.path / "model.safetensors")
+    assert torch.equal(weights(stored), weights(model))
+    assert not torch.equal(weights(plain), weights(model))
+    x, y = (getattr(tiny_data().validation, part) for part in ("images", "labels"))
+    hits = model.eval()(tiny_data().pixels(x)).argmax(1) == y
+    assert outcome.val_accuracy == pytest.approx(float(hits.double().mean()))
+
+    go(replace(run, steps=3), tmp_path / "resumed")
+    resumed, _ = go(run, tmp_path / "resumed", resume=True)
+    assert torch.equal(weights(resumed), weights(model))
+    with pytest.raises(InvalidInput, match=r"in \[0, 1\)"):
+        replace(run, average=1.0)
+
+
 def test_the_objective_follows_its_ramps(tmp_path):
     run = replace(QUICK, method="ig-norm", weight=2.0, weight_ramp=(1, 5), eps_ramp=(0, 4), validate_every=0)
     go(run, tmp_path / "run")

@@ -90,7 +90,8 @@ def train(
                 if logging:
                     log.write({"step": step, **figures(report, state, run), "rate": log.rate(step)})
                 if due(step, run.validate_every, run) and len(data.validation):
-                    val_accuracy = validate(state.model, data, world=world)
+                    with state.at_average() as model:
+                        val_accuracy = validate(model, data, world=world)
                     log.write({"step": step, "val_accuracy": val_accuracy})
                 if report.stopping or (stop.signal and world.size == 1):  # many processes agree one step later
                     stopped_by = stop.signal or signal.SIGTERM
@@ -99,8 +100,10 @@ def train(
                     save(state, run, here)
 
         finished = state.step >= run.steps
-        if finished and world.leads:
-            save_weights(state.model, run, here)
+        if finished:
+            state.settle()
+            if world.leads:
+                save_weights(state.model, run, here)
         return Outcome(here.path, state.step, finished, stopped_by, val_accuracy)
 
 

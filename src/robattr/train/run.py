@@ -73,6 +73,7 @@ class Run:
     decay: float = 0.0  # on ½Σw² over kernels and weight matrices, never biases
     reduction: Literal["sum", "mean"] = "mean"  # of ρ over the batch
     clip: float | None = None  # largest norm of the batch gradient
+    average: float = 0.0  # decay of the moving average of the weights, which is validated and kept; 0: the weights
     steps: int = 1000
     batch: int = 50  # the global batch, whatever the number of processes
     weight_ramp: tuple[int, ...] = ()  # (start, end): λ is 0 before start, full from end on
@@ -104,6 +105,8 @@ class Run:
                 f"a piecewise schedule needs one rate more than boundaries, got rates={self.rates} and "
                 f"boundaries={self.boundaries}"
             )
+        if not 0 <= self.average < 1:
+            raise InvalidInput(f"average must be in [0, 1), for example 0.999, got {self.average}")
         for name in ("weight_ramp", "eps_ramp"):
             bounds = getattr(self, name)
             if bounds and not (len(bounds) == 2 and 0 <= bounds[0] < bounds[1]):

@@ -7,13 +7,14 @@ from inspect import signature
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from robattr import data as datasets
 from robattr import models
 from robattr.data import Dataset
 from robattr.engine import Step
-from robattr.errors import CheckpointError, InvalidInput, nearest
+from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel, nearest
+from robattr.formula.network import second_order
 from robattr.models.defaults import DEFAULTS
 from robattr.models.store import locate
 from robattr.train import checkpoint
@@ -33,9 +34,11 @@ def begin(
     """
     torch.manual_seed(run.seed)
     model = (model or build_model(run, data)).to(world.device, dtype)
+    check_fit(model, data, world=world, dtype=dtype)
     arithmetic = "fp32" if run.precision == "fp64" else run.precision
     engine = Step(model, compiled=run.compiles(world.device.type), arithmetic=arithmetic)
-    state = State(model, make_optimizer(run, model), run.objective(data.bounds), engine)
+    averaged = {name: p.detach().clone() for name, p in model.named_parameters()} if run.average else None
+    state = State(model, make_optimizer(run, model), run.objective(data.bounds), engine, averaged)
     content, notes = None, list[str]()
     if world.leads:
         content, refused = checkpoint.load_latest(here.checkpoints, run)
@@ -79,6 +82,25 @@ def build_model(run: Run, data: Dataset) -> nn.Module:
     fits = {"classes": len(data.classes), "channels": channels, "size": size}
     make = models.architectures[name]
     return make(**{key: value for key, value in fits.items() if key in signature(make).parameters})
+
+
+def check_fit(model: nn.Module, data: Dataset, *, world: World, dtype: torch.dtype) -> None:
+    """Refuse a network that cannot be trained on the data, before anything is written."""
+    if not any(p.requires_grad for p in model.parameters()):
+        raise UnsupportedModel("the network has no parameters that require a gradient: nothing could be trained")
+    x = data.pixels(data.train.images[:1]).to(world.device, dtype)
+    try:
+        with torch.no_grad(), second_order(model):
+            out = model(x)
+    except RuntimeError as error:
+        raise UnsupportedModel(
+            f"the network fails at inputs of shape {tuple(x.shape[1:])}, which those of {data.name} have: "
+            f"{str(error).partition(chr(10))[0]}"
+        ) from error
+    if isinstance(out, Tensor) and out.ndim == 2 and out.shape[1] < len(data.classes):
+        raise UnsupportedModel(
+            f"the network has {out.shape[1]} outputs, {data.name} {len(data.classes)} classes: give it one for each"
+        )
 
 
 def load_weights(model: nn.Module, ref: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,38 @@ class State:
     optimizer: torch.optim.Optimizer
     objective: Objective
     engine: Step  # how gradients are computed; holds nothing that must be saved
+    averaged: dict[str, Tensor] | None = None  # θ̄, where the run averages its weights
     step: int = 0  # updates done
+
+    def average(self, decay: float) -> None:
+        """θ̄ ← d·θ̄ + (1 − d)·θ with d = min(decay, 1 − 1/t), t the updates done: at first the plain mean of all of them.
+
+        Parameters alone; buffers, such as the statistics of batch norm, stay the last ones.
+        """
+        if self.averaged is not None:
+            share = max(1 - decay, 1 / self.step)
+            for name, parameter in self.model.named_parameters():
+                self.averaged[name].lerp_(parameter.detach(), share)
+
+    @contextmanager
+    def at_average(self) -> Iterator[nn.Module]:
+        """The model with the averaged weights, if the run has them; its own are back afterwards."""
+        own = {name: p.detach().clone() for name, p in self.model.named_parameters()} if self.averaged else {}
+        try:
+            self.settle()
+            yield self.model
+        finally:
+            self._put(own)
+
+    def settle(self) -> None:
+        """Let the averaged weights, if there are any, be the model's: how a run ends."""
+        self._put(self.averaged or {})
+
+    @torch.no_grad()
+    def _put(self, values: Mapping[str, Tensor]) -> None:
+        for name, parameter in self.model.named_parameters():
+            if name in values:
+                parameter.copy_(values[name])
 
     def follow(self, run: Run, bounds: tuple[float, float]) -> None:
         """Let the objective follow the ramps of λ and ε; γ is kept."""
@@ -55,6 +87,7 @@ class State:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "gamma": self.gamma,
+            "averaged": self.averaged,
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
@@ -62,6 +95,9 @@ class State:
         self.model.load_state_dict(snapshot["model"])
         self.optimizer.load_state_dict(snapshot["optimizer"])
         self.gamma = snapshot["gamma"]
+        for name, value in (snapshot.get("averaged") or {}).items():
+            if self.averaged is not None:
+                self.averaged[name].copy_(value)
         self.step = snapshot["step"]
 
 

@@ -80,6 +80,7 @@ def descend(
     if isinstance(state.objective, Distributional):
         state.objective.ascend(report.cost)
     state.step += 1
+    state.average(run.average)
     return report
 
 
