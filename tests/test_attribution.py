@@ -187,8 +187,9 @@ def test_chunks_change_nothing(chunk: int, at: Layer) -> None:
         torch.testing.assert_close(b, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_a_hidden_layer_survives_in_place_activations() -> None:
-    plain, in_place = NETS["relu"]().double(), NETS["relu in place"]().double()
+@pytest.mark.parametrize("activation", ["relu", "leaky"])  # where relu is off both factors vanish: leaky tells
+def test_a_hidden_layer_survives_in_place_activations(activation: str) -> None:
+    plain, in_place = NETS[activation]().double(), NETS[f"{activation} in place"]().double()
     in_place.load_state_dict(plain.state_dict())
     x, x1, y = images()
     ig = IG(at=at_layer("0"), rule=midpoint(3))

@@ -80,6 +80,18 @@ def test_sign_counts_are_the_references_and_tracks_stay_whole() -> None:
     assert not held & set(track[signs.train.ids.numpy()])
 
 
+@pytest.mark.parametrize(
+    ("name", "held_out"),
+    [
+        ("gtsrb", "e453d073fb73a43ff5851617c1f6af3d307680c14236096e32bf91443352e7a5"),
+        ("flower", "8524e5b909b751919f1d1349846210bec3da3bde5b3996e0ad84353dd8719d2c"),
+    ],
+)
+def test_what_is_held_out_never_changes(name: str, held_out: str) -> None:
+    """Numbers of one release are compared with those of the next: the choice, once made, is part of the data."""
+    assert sha256(real(name).validation.ids.numpy()) == held_out
+
+
 def test_sign_batches_are_equalised_and_balanced() -> None:
     batches = data.Batches(real("gtsrb"), 64, seed=1)
     assert batches.per_epoch == 430_000 // 64

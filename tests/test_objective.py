@@ -131,6 +131,27 @@ def test_an_evaluating_model_keeps_its_statistics() -> None:
         assert torch.equal(b, before[n])
 
 
+@pytest.mark.parametrize("name", ["ig_norm", "ig_sum_norm in chunks"])
+def test_batches_may_be_added_up_before_the_backward_pass(name: str) -> None:
+    """Each clean pass moves the batch-norm statistics, in place, which the graphs before it have used."""
+    net = Residual()
+    x, _, y = images(8)
+    x = x.float()
+    starts = BALL.start(x).split(4)
+    parts = list(zip(x.split(4), y.split(4), starts, strict=True))
+    rho = OBJECTIVES[name]
+    before = {n: b.clone() for n, b in net.named_buffers()}
+    sum(rho(net, a, b, start=s).value.sum() for a, b, s in parts).backward()
+    together = [p.grad.clone() for p in net.parameters()]
+    for n, b in net.named_buffers():
+        b.copy_(before[n])
+    net.zero_grad()
+    for a, b, s in parts:
+        rho(net, a, b, start=s).value.sum().backward()
+    for g, p in zip(together, net.parameters(), strict=True):
+        torch.testing.assert_close(g, p.grad)
+
+
 class Fails(nn.Module):
     """A network that fails at its fourth call, inside the attack."""
 
