@@ -268,6 +268,14 @@ def test_images_of_any_number_of_channels_are_shown_by_true_values(channels: int
     assert gallery.perturbed.shape[2] == shown
 
 
+def test_a_refused_mistake_is_not_in_the_way_of_the_right_call(plain: nn.Module, tmp_path) -> None:
+    page = tmp_path / "audit.html"
+    for wrong in ({"bounds": (0.0, 0.5)}, {"preprocessing": {"mean": [0.5, 0.5]}}):
+        with pytest.raises(InvalidInput):
+            robattr.audit(plain, bars(), protocol="paper", out=page, **wrong, **QUICK)
+    assert robattr.audit(plain, bars(), protocol="paper", out=page, **QUICK).page == page
+
+
 def test_a_folder_that_is_not_there_is_named(plain: nn.Module) -> None:
     with pytest.raises(robattr.RobattrError, match=r"no/fashion-min is neither a folder .* nor a dataset"):
         robattr.audit(plain, "no/fashion-min", **QUICK)

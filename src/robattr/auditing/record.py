@@ -105,7 +105,8 @@ def _claim(here: RunDirectory, config: Mapping[str, Any], world: World, *, comma
         raise CheckpointError(f"{here.path} exists and is not an audit: choose another page name with -o")
     here.path.mkdir(parents=True, exist_ok=True)
     with locked(here.path):
-        was = read_config(here) if here.config.exists() else None
+        begun = any((here.path / "records").glob("*"))  # else a mistake was refused, and nothing is lost
+        was = read_config(here) if begun and here.config.exists() else None
         odd = [key for key in DECISIVE if was and was.get(key) != config.get(key)]
         if odd and not fresh:
             raise CheckpointError(
