@@ -36,6 +36,17 @@ def test_a_folder_is_no_place_for_a_page(runs: list[Path], tmp_path: Path) -> No
         write_page(read_runs(runs[:1]), tmp_path)
 
 
+def test_models_that_were_not_measured_alike_are_not_compared(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path, method) for method in ("natural", "ig-norm")]
+    file = runs[1] / "records" / "paper-ig.json"
+    summary = json.loads(file.read_text())
+    for eps, compared in ((summary["settings"]["eps"], True), (0.25, False)):
+        file.write_text(json.dumps({**summary, "settings": {**summary["settings"], "eps": eps}}))
+        said = finding(groups(read_runs(runs))[0]).headline
+        assert ("those of the IG-NORM model" in said) == compared
+    assert re.search(r"not measured alike \(eps [\d.]+ and 0\.25\)", said)
+
+
 def test_box_is_tukeys() -> None:
     values = np.random.default_rng(0).standard_t(2, 300)
     ours, theirs = svg.box_of(values), boxplot_stats(values)[0]

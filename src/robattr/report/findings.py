@@ -25,11 +25,26 @@ def finding(group: Group) -> Finding:
     scored = [(run, e) for run, e in group.members if _column(e, "topk").get("value") is not None]
     if not scored:
         return Finding(f"On {group.dataset} no example was scored, so there is nothing to compare.", ())
+    if odd := unlike(group):
+        said = (
+            f"On {group.dataset} the models were not measured alike ({', '.join(odd)}): their numbers do not compare."
+        )
+        return Finding(said, tuple(_cautions(scored, scored[0], scored[0])))
     most = max(_mean(e, "topk") for _, e in scored)
     best = [m for m in scored if max(_mean(m[1], "topk"), _column(m[1], "topk").get("high") or 0.0) >= most][-1]
     worst = min(scored, key=lambda member: _mean(member[1], "topk"))
     reference = next((member for member in scored if member[0].method == "natural"), worst)
     return Finding(_headline(group, reference, best), tuple(_cautions(scored, reference, best)))
+
+
+def unlike(group: Group) -> list[str]:
+    """The settings, but for the seed, on which the evaluations differ: `eps 0.03 and 0.1`. Audits have each their own."""
+    every = [e.summary.get("settings") or {} for _, e in group.members]
+    odd = []
+    for key in dict.fromkeys(key for settings in every for key in settings if key != "seed"):
+        values = dict.fromkeys(_short(settings.get(key)) for settings in every)
+        odd += [f"{key} {' and '.join(values)}"] if len(values) > 1 else []
+    return odd
 
 
 def alarms(group: Group) -> list[tuple[str, str]]:
@@ -76,6 +91,10 @@ def _cautions(
                 f"{counted}."
             )
     return said
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _moved(evaluation: Evaluation) -> str:
