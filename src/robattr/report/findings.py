@@ -38,7 +38,7 @@ def finding(group: Group) -> Finding:
 
 
 def unlike(group: Group) -> list[str]:
-    """The settings, but for the seed, on which the evaluations differ: `eps 0.03 and 0.1`. Audits have each their own."""
+    """The settings, but for the seed, on which the evaluations differ (`eps 0.03 and 0.1`): each audit has its own."""
     every = [e.summary.get("settings") or {} for _, e in group.members]
     odd = []
     for key in dict.fromkeys(key for settings in every for key in settings if key != "seed"):
