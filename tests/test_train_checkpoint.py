@@ -130,3 +130,10 @@ def test_a_disk_without_room_loses_nothing(tmp_path):
     assert os.listdir(tmp_path) == [kept.name]
     content, _ = checkpoint.load_latest(tmp_path, RUN)
     assert step_of(content) == 10
+
+
+def test_a_configuration_from_before_a_key_existed_may_be_continued():
+    run = Run(dataset="mnist", m=10)
+    older = {key: value for key, value in run.as_dict().items() if key != "average"}
+    assert checkpoint.differences(run, older) == ""
+    assert checkpoint.differences(replace(run, average=0.9), older) == "average is 0.9, was 0.0"

@@ -113,11 +113,13 @@ def load(checkpoint: Checkpoint, run: Run | None = None) -> bytes:
 
 
 def differences(run: Run, config: Mapping[str, Any]) -> str:
-    """The keys that decide the weights and differ between `run` and a stored configuration: `m is 10, was 50`."""
+    """The keys that decide the weights and differ between `run` and a stored configuration: `m is 10, was 50`.
+
+    A key that the configuration does not have is younger than it, and had no effect then: its default.
+    """
+    was = {**Run().as_dict(), **config}
     return ", ".join(
-        f"{key} is {value!r}, was {config.get(key)!r}"
-        for key, value in run.decisive().items()
-        if key not in config or config[key] != value
+        f"{key} is {value!r}, was {was[key]!r}" for key, value in run.decisive().items() if was[key] != value
     )
 
 
