@@ -151,6 +151,23 @@ def test_broken_images_are_skipped_with_one_warning(folder: Path) -> None:
     assert sum(sizes(dataset)) == 20
 
 
+def test_deep_images_are_scaled_or_skipped_never_clipped(tmp_path: Path) -> None:
+    ramp = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for number in range(3):
+            Image.fromarray(ramp).save(tmp_path / name / f"{number}.png")
+            Image.fromarray(ramp).save(tmp_path / name / f"{number}.tif")
+        Image.fromarray(ramp.astype(np.float32)).save(tmp_path / name / "float.tif")
+        Image.fromarray(ramp.astype(np.int32)).save(tmp_path / name / "integer.tif")
+    with pytest.warns(UserWarning, match="4 images"):
+        dataset = data.from_folder(tmp_path, size=256, channels=1, validation=0.0, test=0.0)
+    assert {Path(path).name for path in dataset.skipped} == {"float.tif", "integer.tif"}
+    assert len(dataset.train) == 12
+    eight = np.round(ramp / 257).astype(np.uint8)
+    assert np.array_equal(dataset.train.images.numpy(), np.broadcast_to(eight, (12, 1, 256, 256)))
+
+
 def test_images_are_turned_upright(tmp_path: Path) -> None:
     """A JPEG whose EXIF says "turn by 90°" is read as a viewer shows it."""
     pixels = np.zeros((16, 16, 3), np.uint8)

@@ -213,8 +213,11 @@ def test_a_damaged_or_foreign_file_is_refused(results: Path, tmp_path: Path) -> 
 
 def test_a_summary_of_other_examples_is_not_recorded(tmp_path: Path) -> None:
     run = write_run(tmp_path, "natural")
-    change(run / "records" / "paper-ig.json", examples=50)
-    with pytest.raises(CheckpointError, match="sums up 50 examples, but 120"):
+    change(run / "records" / "paper-ig.json", examples=50)  # after an evaluation of more, whose records are still there
+    ((evaluation,),) = (each.evaluations for each in read_runs([run]))
+    assert [record["id"] for record in evaluation.records] == list(range(50))
+    change(run / "records" / "paper-ig.json", examples=150)
+    with pytest.raises(CheckpointError, match="sums up 150 examples, but 120"):
         write_records(read_runs([run]), tmp_path / "results")
     assert not (tmp_path / "results").exists()
 

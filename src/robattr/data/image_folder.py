@@ -32,7 +32,7 @@ def from_folder(
 ) -> Dataset:
     """A dataset of a folder whose subfolders are the classes, or which has train/ and test/ (and validation/) of such.
 
-    Images are turned as their EXIF says, converted to RGB (`channels=1`: grey) and resized to size × size by
+    Images are turned as their EXIF says, converted to 8-bit RGB (`channels=1`: grey) and resized to size × size by
     Lanczos, aspect ignored. Labels follow the sorted names of the class folders, ids the sorted paths. What is
     not given as a folder is split off the training images: of every class the shares `validation` and `test`,
     by the seed. Hidden files and files that are no images by their suffix are ignored; images that cannot be
@@ -130,13 +130,21 @@ def _image_files(folder: Path) -> list[Path]:
 
 
 def _read_image(file: Path, *, size: int, mode: str) -> NDArray[np.uint8] | None:
-    """(C, size, size) uint8, or None where the file is no image Pillow can read whole."""
+    """(C, size, size) uint8, or None where the file is no image Pillow can read whole.
+
+    16-bit grey is scaled to 8 bits (Pillow would clip it to white); 32-bit integers and floats have no range that could
+    be scaled, so they cannot be read.
+    """
     pillow: Any = need("PIL.Image", extra="data")
     operations: Any = need("PIL.ImageOps", extra="data")
     try:
         with pillow.open(file) as picture:
-            upright = operations.exif_transpose(picture).convert(mode)
-            pixels = np.asarray(upright.resize((size, size), pillow.Resampling.LANCZOS))
+            upright = operations.exif_transpose(picture)
+            if upright.mode in ("I", "F"):
+                return None
+            if upright.mode.startswith("I;16"):
+                upright = pillow.fromarray((np.asarray(upright) / 257 + 0.5).astype(np.uint8))
+            pixels = np.asarray(upright.convert(mode).resize((size, size), pillow.Resampling.LANCZOS))
     except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError):
         return None
     return pixels[None] if mode == "L" else np.ascontiguousarray(pixels.transpose(2, 0, 1))

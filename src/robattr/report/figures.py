@@ -163,7 +163,7 @@ def _figures(runs: Sequence[Run], groups: Sequence[Group], rows: int) -> list[tu
     logged = (
         ("loss", "loss ℓ", True),
         ("penalty", "size of the regulariser", True),
-        ("val_accuracy", "accuracy", False),
+        ("val_accuracy", "validation accuracy", False),
     )
     datasets = dict.fromkeys(run.dataset for run in runs)
     for dataset in datasets:

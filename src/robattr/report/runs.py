@@ -207,11 +207,12 @@ def _told_apart(run: Run, twins: Sequence[Run]) -> Run:
 
 
 def _evaluation(summary: Path) -> Evaluation:
+    """A summary and the records it is about: an evaluation of fewer examples leaves those of a longer one before it."""
     settings = summary.with_suffix(".settings")
     weights = read_object(settings).get("settings", {}).get("weights") if settings.is_file() else None
-    return Evaluation(
-        read_object(summary), read_lines(summary.with_suffix(".jsonl")), _gallery(summary), summary, weights
-    )
+    found = read_object(summary)
+    records = read_lines(summary.with_suffix(".jsonl"))[: found.get("examples")]
+    return Evaluation(found, records, _gallery(summary), summary, weights)
 
 
 def _recorded(paths: Iterable[Path]) -> list[Run]:

@@ -147,7 +147,7 @@ def _interval(cell: Cell, column: Column) -> str:
 
 def _group_rows(group: Group) -> list[Row]:
     best = {
-        column.key: max((value_of(e, column.key) or 0.0 for _, e in group.members), default=None)
+        column.key: max((v for _, e in group.members if (v := value_of(e, column.key)) is not None), default=None)
         for column in COLUMNS
         if column.best and len(group.members) > 1
     }
