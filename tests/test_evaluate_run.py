@@ -289,6 +289,20 @@ def test_a_finished_evaluation_is_not_summed_up_again(case, tmp_path: Path, monk
     assert evaluate(net, x, y, about={"command": "sixth"}, **words).summary["command"] == "sixth"
 
 
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # what a CPU without bf16 units says
+def test_records_of_another_precision_are_not_mixed_in(case, tmp_path: Path) -> None:
+    net, x, y = case
+    first = evaluate(net, x, y, protocol=TOY, map=IG, place=Place(tmp_path)).summary
+    assert first["precision"] == "fp32"
+    with pytest.raises(CheckpointError, match="precision"):
+        evaluate(net, x, y, protocol=TOY, map=IG, place=Place(tmp_path), arithmetic="bf16")
+    again = evaluate(net, x, y, protocol=TOY, map=IG, place=Place(tmp_path), arithmetic="tf32")  # on a CPU, the same
+    assert again.summary == first
+    low = evaluate(net, x, y, protocol=TOY, map=IG, arithmetic="bf16").summary
+    assert low["precision"] == "bf16"
+    assert low["columns"]["kendall"] != first["columns"]["kendall"]
+
+
 def test_records_of_other_weights_are_not_mixed_in(case, tmp_path: Path) -> None:
     net, x, y = case
     evaluate(net, x[:4], y[:4], protocol=TOY, map=IG, place=Place(tmp_path))

@@ -14,7 +14,6 @@ from robattr.auditing.material import chosen, digest
 from robattr.auditing.settings import Settings
 from robattr.auditing.subject import Subject
 from robattr.data import Dataset
-from robattr.engine import precision
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluate.maps import saliency
 from robattr.evaluate.run import Place, digest_of_weights, evaluate
@@ -82,19 +81,19 @@ def measure(
     """Every protocol and map that `settings` asks for, recorded in the run directory `folder`."""
     x, y, ids = examples
     check_batch(model, x.to(world.device), y.to(world.device))
-    about = {"run": folder.name, "classes": list(data.classes), "command": command, "precision": "fp32"}
+    about = {"run": folder.name, "classes": list(data.classes), "command": command}
     records = folder / "records"
     for map in settings.chosen_maps(data):
         values = int(saliency(map, model, x[:1].to(world.device), y[:1].to(world.device)).numel())
         for protocol in settings.protocols(data, values=values):
-            with precision("fp32", world.device.type):  # a foreign network: no rounding but its own
-                evaluate(
-                    model, x, y,
-                    protocol=protocol, map=map, ids=ids, place=Place(records, world.rank, world.size),
-                    compiled=settings.compiled and map.guide is None,  # a foreign method cannot be compiled
-                    about={key: value for key, value in about.items() if value is not None},
-                    progress=partial(watch, f"{protocol.name} {map.name}"),
-                )  # fmt: skip
+            evaluate(
+                model, x, y,
+                protocol=protocol, map=map, ids=ids, place=Place(records, world.rank, world.size),
+                arithmetic="fp32",  # a foreign network: no rounding but its own
+                compiled=settings.compiled and map.guide is None,  # a foreign method cannot be compiled
+                about={key: value for key, value in about.items() if value is not None},
+                progress=partial(watch, f"{protocol.name} {map.name}"),
+            )  # fmt: skip
     return read_run(folder)
 
 

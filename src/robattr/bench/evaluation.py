@@ -11,7 +11,6 @@ from torch import Tensor
 
 from robattr.bench.results import Case, Table
 from robattr.bench.subjects import DATASETS, Subject, subject
-from robattr.engine import precision
 from robattr.evaluate.maps import by_name
 from robattr.evaluate.protocol import Protocol, paper
 from robattr.evaluate.run import Place, evaluate
@@ -32,11 +31,12 @@ def measure(device: torch.device, arithmetic: str, *, quick: bool) -> Case:
         y = it.model(it.x).argmax(dim=1)
     rows: list[tuple[str | float, ...]] = []
     for map in (by_name(each, N=protocol.N, bounds=protocol.bounds) for each in MAPS):
-        with tempfile.TemporaryDirectory() as folder, precision(arithmetic, device.type):
+        with tempfile.TemporaryDirectory() as folder:
             begun = time.perf_counter()
             found = evaluate(
-                it.model, it.x, y, protocol=protocol, map=map, place=Place(Path(folder)), compiled=it.x.is_cuda
-            )
+                it.model, it.x, y,
+                protocol=protocol, map=map, place=Place(Path(folder)), arithmetic=arithmetic, compiled=it.x.is_cuda,
+            )  # fmt: skip
             seconds = time.perf_counter() - begun
         attacked = sum(record["kept"] is not None for record in found.records)
         points = map.nodes if map.name == "ig" else 1
@@ -56,9 +56,9 @@ def scores(it: Subject, y: Tensor, protocol: Protocol) -> Table:
     few = it.first(count)
     rows: list[tuple[str | float, ...]] = []
     for arithmetic in precisions:
-        with precision(arithmetic, it.device.type):
-            map = by_name("ig", N=protocol.N, bounds=protocol.bounds)
-            found = evaluate(few.model, few.x, y[:count], protocol=protocol, map=map).summary["columns"]
+        map = by_name("ig", N=protocol.N, bounds=protocol.bounds)
+        summary = evaluate(few.model, few.x, y[:count], protocol=protocol, map=map, arithmetic=arithmetic).summary
+        found = summary["columns"]
         rows.append((arithmetic, *(float(found[name]["value"]) for name in SCORES)))
     title = f"Final scores by precision, {len(few.x)} images"
     return Table(title, ("precision", "Adv Acc", "top-k intersection", "Kendall"), tuple(rows))

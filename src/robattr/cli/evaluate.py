@@ -68,7 +68,6 @@ def evaluate(
     """
     from torch import distributed
 
-    from robattr import engine
     from robattr._text import number
     from robattr.evaluate.maps import by_name
     from robattr.evaluate.run import Place, discard
@@ -83,11 +82,11 @@ def evaluate(
         settings = replace(settings, name=f"{settings.name}@transfer")
     folder = out or _records(Path(run))
     x, y, ids = data.examples(split, examples)
-    with join(device) as world, engine.precision(precision, world.device.type):
+    with join(device) as world:
         model.to(world.device)
         source = None if source is None else source.to(world.device)
         typed = shlex.join(["robattr", *sys.argv[1:]])
-        about = {"run": run, "split": split, "command": typed, "precision": precision}
+        about = {"run": run, "split": split, "command": typed}
         for name in maps.split(","):
             map = by_name(name.strip(), N=settings.N, bounds=settings.bounds)
             if fresh and world.leads:
@@ -105,6 +104,7 @@ def evaluate(
                     source=source,
                     place=Place(folder, world.rank, world.size),
                     about=about,
+                    arithmetic=precision,
                     compiled=world.device.type == "cuda" if compiled is None else compiled,
                     progress=progress,
                 )

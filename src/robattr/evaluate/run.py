@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from robattr._version import __version__
+from robattr.engine import precision
 from robattr.evaluate import gallery
 from robattr.evaluate.checks import check
 from robattr.evaluate.diagnostics import accuracies, alarms, score_against_eps
@@ -64,6 +65,7 @@ def evaluate(
     source: nn.Module | None = None,
     place: Place | None = None,
     about: dict[str, Any] | None = None,
+    arithmetic: str = "fp32",
     compiled: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Evaluation:
@@ -71,20 +73,22 @@ def evaluate(
 
     With a `place`, records, summary and gallery are written there, and work done before is not done again. `about` is
     added to the summary (run, command, ...). With a `source` the attacks follow that net's gradients: a transfer
-    attack. `compiled` compiles the attribution attack (worth it on a GPU).
+    attack. `arithmetic` is the precision of products, fp32, tf32 or bf16. `compiled` compiles the attribution attack
+    (worth it on a GPU).
     """
     began = time.monotonic()
     names = list(range(len(x))) if ids is None else [int(i) for i in ids]
-    job = _Job(model, x, y, names, protocol, map, source, compiled)
-    check(model, x.to(job.device), y.to(job.device), job.ids, protocol)
-    if place is None:
-        records = job.measured(progress)
-        return Evaluation(records, job.summary(records, about, began))
-    path = place.folder / f"{protocol.name}-{map.name}.jsonl"
-    records = job.recorded(path, place, progress)
-    if place.rank == 0 and not job.finished(path):
-        job.write_gallery(path, records)
-        _write(path.with_suffix(".json"), job.summary(records, about, began))
+    job = _Job(model, x, y, names, protocol, map, source, arithmetic, compiled)
+    with precision(arithmetic, job.device.type):
+        check(model, x.to(job.device), y.to(job.device), job.ids, protocol)
+        if place is None:
+            records = job.measured(progress)
+            return Evaluation(records, job.summary(records, about, began))
+        path = place.folder / f"{protocol.name}-{map.name}.jsonl"
+        records = job.recorded(path, place, progress)
+        if place.rank == 0 and not job.finished(path):
+            job.write_gallery(path, records)
+            _write(path.with_suffix(".json"), job.summary(records, about, began))
     _wait_for_all(place)
     return Evaluation(records, json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
 
@@ -100,11 +104,17 @@ class _Job:
     protocol: Protocol
     map: Saliency
     source: nn.Module | None
+    arithmetic: str
     compiled: bool
 
     @property
     def device(self) -> torch.device:
         return next((p.device for p in self.model.parameters()), self.x.device)
+
+    @property
+    def rounding(self) -> str:
+        """The precision as it is: tf32 exists on a GPU alone."""
+        return "fp32" if self.arithmetic == "tf32" and self.device.type != "cuda" else self.arithmetic
 
     @property
     def size(self) -> int:
@@ -175,10 +185,12 @@ class _Job:
             "map": self.map.name,
             "weights": digest_of_weights(self.model),
             "source": None if self.source is None else digest_of_weights(self.source),
+            "precision": self.rounding,
         }
 
     def summary(self, records: list[Record], about: dict[str, Any] | None, began: float) -> dict[str, Any]:
-        made = {**summarise(records, self.protocol), "map": self.map.name, **(about or {})}
+        known = {"map": self.map.name, "precision": self.rounding, **(about or {})}
+        made = {**summarise(records, self.protocol), **known}
         x, y, ids = self.of([r for r in records if r["correct"]][:PROBED])
         pgd = prediction_attacks(self.protocol, self.model)[0]
         made["diagnostics"]["accuracy_under"] = accuracies(pgd, x, y, ids=ids)

@@ -81,6 +81,7 @@ class Job:
             ids=ids.tolist(),
             place=Place(self.path / "records"),
             about={"run": self.path.name, "split": "test", "classes": list(data.classes), "command": shlex.join(words)},
+            arithmetic="tf32",  # as `robattr evaluate` does where nothing else is asked for
             compiled=where.type == "cuda",
             progress=progress,
         )
