@@ -109,6 +109,8 @@ def test_selection_measures_the_papers_columns_on_validation_examples(tmp_path):
     assert scores["nat_acc"] == pytest.approx(accuracy(tmp_path / "m=2")["nat_acc"])
     assert 0 <= scores["adv_acc"] <= 1
     assert -1 <= scores["kendall"] <= 1
+    ((other,), _) = sweep(RUN, {"m": [2]}, tmp_path, measure=accuracy, by="accuracy alone", device="cpu")
+    assert list(other.scores) == ["nat_acc"]  # measured anew, not what the other measure found
 
 
 def test_a_killed_worker_is_taken_over_and_two_share_the_work(tmp_path):

@@ -121,7 +121,14 @@ def sweep(
     out = out or Path("runs") / "sweeps" / run.recipe
     measure = measure_on_validation(examples, device=device, data_dir=data_dir)
     found, stopped_by = begin(
-        run, dict(map(parse_axis, over)), out, measure=measure, trials=trials, device=device, data_dir=data_dir
+        run,
+        dict(map(parse_axis, over)),
+        out,
+        measure=measure,
+        by=f"{examples} examples",
+        trials=trials,
+        device=device,
+        data_dir=data_dir,
     )
     typer.echo(table(found), nl=False)
     if stopped_by is not None:

@@ -74,20 +74,22 @@ def sweep(
     out: str | Path,
     *,
     measure: Measure,
+    by: str = "",
     trials: int | None = None,
     device: str = "auto",
     data_dir: str | Path | None = None,
 ) -> tuple[list[Result], int | None]:
     """Run every point of the grid `over`, or `trials` points that Optuna's TPE chooses; results, and what stopped it.
 
-    The validation split chooses, so `full` (training on it) is switched off.
+    The validation split chooses, so `full` (training on it) is switched off. `by` says in words what `measure` does:
+    scores of one measure are never taken for those of another.
     """
     optuna = need("optuna", extra="sweep")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     run = replace(run, full=False)
-    study = _study(out, over, run)
+    study = _study(out, over, run, by=by)
     if trials is None:
         for values in itertools.product(*_grid(over)):
             study.enqueue_trial(dict(zip(over, values, strict=True)), skip_if_exists=True)
@@ -167,7 +169,7 @@ def _train_alone(run: Run, path: Path, *, device: str, data_dir: str | Path | No
         return None
 
 
-def _study(out: Path, over: Mapping[str, Sequence[Any] | Span], run: Run) -> Any:
+def _study(out: Path, over: Mapping[str, Sequence[Any] | Span], run: Run, *, by: str) -> Any:
     """The study of this search space around this run; another in the same folder is another study over the same runs.
 
     So results of other settings are never taken for these: their runs are continued where they can be, else refused.
@@ -178,7 +180,7 @@ def _study(out: Path, over: Mapping[str, Sequence[Any] | Span], run: Run) -> Any
     around = {key: value for key, value in {**run.decisive(), "steps": run.steps}.items() if key not in over}
     return optuna.create_study(
         storage=optuna.storages.JournalStorage(journal.JournalFileBackend(str(out / "journal.log"))),
-        study_name=json.dumps([space, around]),
+        study_name=json.dumps([space, around, by]),
         sampler=optuna.samplers.TPESampler(seed=run.seed),
         direction="maximize",
         load_if_exists=True,
