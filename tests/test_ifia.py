@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import inf
 
 import pytest
@@ -21,7 +22,8 @@ from robattr.evaluate import (
     passes,
     simple_gradient,
 )
-from robattr.evaluate.agreement import mass_center_displacement
+from robattr.evaluate.agreement import mass_center_displacement, top_k_mask
+from robattr.formula.network import second_order
 from robattr.models import resnet
 
 N, K, EPS, ALPHA, STEPS = 5, 9, 0.1, 0.02, 8
@@ -285,6 +287,18 @@ def test_compiled_passes_are_padded_to_one_shape(case, monkeypatch) -> None:
         torch.testing.assert_close(padded.perturbed, whole.perturbed, rtol=0, atol=1e-12)
         torch.testing.assert_close(padded.history["kendall"], whole.history["kendall"], rtol=0, atol=1e-12)
     assert shapes == {(10, 1, 6, 6)}
+
+
+@pytest.mark.parametrize(("beta", "relative", "keep"), [(1.0, False, 0.0), (10.0, True, 0.1), (inf, False, 0.1)])
+def test_the_attacks_of_both_protocols_compile_as_one_graph(case, beta: float, relative: bool, keep: float) -> None:
+    net, x, y = case
+    build = partial(passes.climb, net, integrated_gradients(N), kind="topk", beta=beta, keep=keep, relative=relative)
+    reference = top_k_mask(integrated_gradients(N)(net, x, y).detach(), K).to(x)
+    torch.compiler.reset()
+    whole = torch.compile(build(), fullgraph=True, dynamic=False, backend="aot_eager")
+    with torch.no_grad(), second_order(net):
+        for ours, plain in zip(whole(x, y, reference, y), build()(x, y, reference, y), strict=True):
+            torch.testing.assert_close(ours, plain, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(
