@@ -57,5 +57,5 @@ class Settings:
     def protocols(self, data: Dataset, *, values: int) -> list[Protocol]:
         """The protocols asked for."""
         base = self.base(data, values=values)
-        each = {"paper": base, "strict": protocols.strict(base)}
-        return list(each.values()) if self.protocol == "both" else [each[self.protocol]]
+        asked = protocols.PROTOCOLS if self.protocol == "both" else (self.protocol,)
+        return [protocols.named(name, base) for name in asked]

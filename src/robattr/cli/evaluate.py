@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from robattr.errors import InvalidInput, nearest
+from robattr.errors import InvalidInput
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from robattr.evaluate import Protocol
     from robattr.evaluate.run import Progress
 
-PROTOCOLS = ("paper", "strict")
 AUDITED = ("audit", "before")  # what robattr audit and harden call the runs of a user's own model
 COLUMNS = {"nat_acc": "Nat Acc", "adv_acc": "Adv Acc", "topk": "TopK Inter.", "kendall": "Rank Corr."}
 PERCENT = {"nat_acc", "adv_acc", "topk", "foreground_topk", "noise_topk"}
@@ -187,16 +186,15 @@ def _records(run: Path) -> Path:
 
 def _protocol(name: str, data: Dataset, *, eps: float | None, steps: int | None, split: str) -> Protocol:
     """The protocol of that name for the dataset, under a name of its own where anything differs from the default."""
-    from robattr.evaluate import for_dataset, strict
+    from robattr.evaluate import for_dataset
+    from robattr.evaluate.protocol import named
 
-    if name not in PROTOCOLS:
-        raise InvalidInput(f"unknown protocol {name!r}: {nearest(name, PROTOCOLS)}")
     if split not in {"test", "validation"}:
         raise InvalidInput(f"expected --split test or validation, got {split!r}")
     chosen = for_dataset(data)
     chosen = chosen if eps is None else chosen.with_eps(eps)
     chosen = chosen if steps is None else chosen.with_steps(steps)
-    chosen = strict(chosen) if name == "strict" else chosen
+    chosen = named(name, chosen)
     return chosen if split == "test" else replace(chosen, name=f"{chosen.name}@{split}")
 
 

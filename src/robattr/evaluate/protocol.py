@@ -82,6 +82,7 @@ class Protocol:
 
 
 UNIT, BYTE = (0.0, 1.0), (0.0, 255.0)
+PROTOCOLS = ("paper", "strict")
 
 _PAPER = {
     p.dataset: p
@@ -120,6 +121,13 @@ def strict(base: str | Protocol) -> Protocol:
         relative=True,
         keep=0.1,
     )
+
+
+def named(name: str, base: Protocol) -> Protocol:
+    """`base`, the paper's settings of a dataset, under the protocol of that name."""
+    if name not in PROTOCOLS:
+        raise InvalidInput(f"unknown protocol {name!r}: {nearest(name, PROTOCOLS)}")
+    return strict(base) if name == "strict" else base
 
 
 def scaled(dataset: str, *, pixels: int, bounds: tuple[float, float], eps: float | None = None) -> Protocol:

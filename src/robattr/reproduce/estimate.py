@@ -14,8 +14,9 @@ import torch
 
 from robattr import models
 from robattr.data import card
-from robattr.evaluate import IFIA, paper, strict
+from robattr.evaluate import IFIA, paper
 from robattr.evaluate.maps import by_name
+from robattr.evaluate.protocol import named
 from robattr.reproduce.job import Job
 from robattr.train.distributed import choose_device
 from robattr.train.run import Run
@@ -32,7 +33,7 @@ def seconds_to_train(job: Job, device: str = "auto") -> float:
 
 def seconds_to_evaluate(job: Job, device: str = "auto") -> float:
     """Examples × restarts of all attacks × iterations × the time of one."""
-    protocol = paper(job.run.dataset) if job.protocol == "paper" else strict(job.run.dataset)
+    protocol = named(job.protocol, paper(job.run.dataset))
     restarts = protocol.repeats + sum(n for _, n in protocol.sweep)
     return job.examples * restarts * protocol.steps * _attack_iteration(job.run.dataset, job.map, device)
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from robattr import models
 from robattr.errors import CheckpointError
-from robattr.evaluate import for_dataset, strict
+from robattr.evaluate import for_dataset
 from robattr.evaluate.maps import by_name
+from robattr.evaluate.protocol import named
 from robattr.evaluate.run import Place, evaluate
 from robattr.train import checkpoint
 from robattr.train.directory import RunDirectory, read_config
@@ -68,7 +69,7 @@ class Job:
         weights = RunDirectory(self.path).weights
         where = choose_device(device)
         model = models.load_weights(build_model(self.run, data), weights).to(where).eval()
-        protocol = strict(for_dataset(data)) if self.protocol == "strict" else for_dataset(data)
+        protocol = named(self.protocol, for_dataset(data))
         x, y, ids = data.examples("test", self.examples)
         words = ["robattr", "evaluate", self.path.as_posix(), "--maps", self.map, "--examples", str(self.examples)]
         words += ["--protocol", self.protocol] if self.protocol != "paper" else []

@@ -9,10 +9,11 @@ from pathlib import Path
 from robattr import recipes
 from robattr.data import card
 from robattr.errors import InvalidInput, nearest
+from robattr.evaluate.protocol import named, paper
+from robattr.report.published import DATASETS
 from robattr.reproduce.job import Job
 
-DATASETS = ("mnist", "fashion-mnist", "gtsrb", "flower")
-EVERY = ("natural", "madry", "ig-norm", "ig-sum-norm")
+EVERY = recipes.METHODS
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,11 @@ def jobs(
         raise InvalidInput(f"unknown target {name!r}; {nearest(name, TARGETS)}")
     if kind not in ("paper", "fast"):
         raise InvalidInput(f"expected recipes paper or fast, got {kind!r}")
-    if protocol not in ("paper", "strict"):
-        raise InvalidInput(f"unknown protocol {protocol!r}; {nearest(protocol, ('paper', 'strict'))}")
     target = TARGETS[name]
     made = []
     for dataset in datasets or target.datasets:
         test = card(dataset).sizes[2]
+        named(protocol, paper(dataset))  # an unknown name is refused before anything is trained
         for method in target.methods:
             # The embedded set's recipes are as fast as they can be already.
             quick = kind == "fast" and dataset != "fashion-mini"
