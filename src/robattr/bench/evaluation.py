@@ -39,10 +39,8 @@ def measure(device: torch.device, arithmetic: str, *, quick: bool) -> Case:
             )  # fmt: skip
             seconds = time.perf_counter() - begun
         attacked = sum(record["kept"] is not None for record in found.records)
-        points = map.nodes if map.name == "ig" else 1
-        rows.append(
-            (map.name, attacked, protocol.repeats, protocol.steps, points, seconds, attacked / max(seconds, 1e-9))
-        )
+        each = attacked / max(seconds, 1e-9)
+        rows.append((map.name, attacked, protocol.repeats, protocol.steps, map.nodes, seconds, each))
     return Case(
         "evaluation",
         f"the {name} network, {len(it.x)} images, {arithmetic}",

@@ -169,9 +169,8 @@ class _Plan:
                 gradients, loss, penalty, worst = self._run(rho.within, x, y, z, numbers)
         for name, p in self.model.named_parameters():
             if p.requires_grad:
-                if (
-                    p.grad is None
-                ):  # laid out like the parameter, which fused optimisers ask for; never the graph's own memory
+                # Laid out like the parameter, which fused optimisers ask for, and never the graph's own memory.
+                if p.grad is None:
                     p.grad = torch.zeros_like(p)
                 p.grad.add_(gradients[name])
         return Rho(loss, penalty, worst, rho.weight)

@@ -14,9 +14,8 @@ from robattr.report.findings import alarms
 from robattr.report.provenance import provenance
 from robattr.report.published import DATASETS
 from robattr.report.runs import Evaluation, Group, Run, measured
-from robattr.report.tables import COLUMNS, Cell, Column, escape_markdown, grid, markdown, show, table, value_of
+from robattr.report.tables import COLUMN, Cell, Column, escape_markdown, grid, markdown, show, table, value_of
 
-SHOWN = {column.key: column for column in COLUMNS}
 PREFACE = """\
 What holds of a model's explanations when an attacker changes the image a little and leaves the prediction alone? For
 each correctly classified test image an attack (IFIA) looks, within ε, for the image whose attribution map differs most
@@ -151,8 +150,8 @@ def _attacked(run: Run, evaluation: Evaluation) -> list[str]:
     scored = [r for r in evaluation.records if r.get("kept") is not None]
     failed = sum(not r["kept"] for r in scored)
     names = (run.dataset, run.name, str(summary.get("protocol")), str(summary.get("map")))
-    columns = [SHOWN["adv_acc"], *(SHOWN[key] for key in ("topk", "kendall"))]
-    control = [replace(SHOWN[key], key=f"noise_{key}") for key in ("topk", "kendall")]
+    columns = [COLUMN["adv_acc"], *(COLUMN[key] for key in ("topk", "kendall"))]
+    control = [replace(COLUMN[key], key=f"noise_{key}") for key in ("topk", "kendall")]
     cells = [_cell(evaluation, column) for column in (*columns, *control)]
     return [*map(escape_markdown, names), f"{len(evaluation.records):,}", *cells, f"{failed} of {len(scored):,}"]
 

@@ -38,6 +38,7 @@ COLUMNS = (
     Column("kendall", "Rank Corr.", share=False, best=True),
     Column("never_kept", "Never kept", share=True),
 )
+COLUMN = {column.key: column for column in COLUMNS}
 
 
 @dataclass(frozen=True)
