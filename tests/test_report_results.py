@@ -183,7 +183,7 @@ def test_foreign_words_stay_text() -> None:
     hostile = replace(
         model("natural", 0.4, 0.1, dataset="<b>|`x`\n# y"),
         name="a|b<script>",
-        environment={"command": "a\n# b /root/x"},
+        environment={"command": "a\n# b /srv/x"},
     )
     text = results([hostile], command="x")
     assert "<b>" not in text.replace("\\<b\\>", "")

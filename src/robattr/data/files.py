@@ -33,8 +33,8 @@ DAMAGED = (
     EOFError,
     OSError,
     ValueError,
-    NotImplementedError,
-    RuntimeError,
+    NotImplementedError,  # what zipfile raises for a compression it does not know
+    RuntimeError,  # and for an encrypted member
 )
 
 
