@@ -180,6 +180,7 @@ def test_the_headline_is_computed_from_the_summaries(runs: list[Path]) -> None:
     assert f"{moved['ig-sum-norm']} of those of the IG-SUM-NORM model" in said.headline
     assert "1.9 points lower" in said.headline
     assert said.cautions == (
+        "The two models' intervals of accuracy overlap: this many examples do not settle the difference.",
         "NATURAL: on 3% of the examples no attack step kept the prediction; those count as unmoved, which flatters "
         "this model.",
     )
@@ -192,4 +193,4 @@ def test_an_undecided_comparison_says_so(tmp_path: Path) -> None:
         summary = json.loads(file.read_text())
         summary["columns"]["topk"] |= {"low": 0.0, "high": 1.0}
         file.write_text(json.dumps(summary))
-    assert "overlap" in finding(groups(read_runs(paths))[0]).cautions[0]
+    assert "intervals of pixels kept and of accuracy overlap" in finding(groups(read_runs(paths))[0]).cautions[0]

@@ -90,7 +90,7 @@ def test_two_runs_of_one_method_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_run_is_refused_with_a_remedy(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"not a run directory.*robattr train"):
+    with pytest.raises(CheckpointError, match=r"neither a run directory.*folder of records.*robattr train"):
         read_run(tmp_path)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -196,3 +199,19 @@ def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
 @contextmanager
 def _no_bar(title: str) -> Iterator[Progress]:
     yield lambda done, total: None
+
+
+def test_ctrl_c_stops_all_processes_and_says_how_to_go_on(tmp_path: Path) -> None:
+    """A terminal sends the signal to the whole group: the program and its workers."""
+    words = [sys.executable, "-m", "robattr", "demo", "--examples", "6", "--workers", "2", "-o", str(tmp_path)]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "step 50/600" in line:
+                break
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 130
+    assert "start the same command again to continue" in rest
+    assert "Traceback" not in rest
+    assert list(tmp_path.glob("fashion-mini/*/checkpoints/*.pt"))

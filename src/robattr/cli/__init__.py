@@ -55,6 +55,3 @@ def run() -> None:
     except RobattrError as error:
         typer.echo(f"robattr: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("robattr: interrupted", err=True)
-        sys.exit(130)

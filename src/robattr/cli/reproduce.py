@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -91,14 +92,17 @@ def _carry_out(jobs: list[Job], *, device: str, data_dir: Path | None, workers: 
     if workers == 1 or all(step.done for step in planned):
         stopped = plan.carry_out(planned, say=say, bar=_bar, device=device, data_dir=data_dir)
     else:
-        stopped = side_by_side(jobs, workers=workers, device=device, data_dir=data_dir)
+        try:
+            stopped = side_by_side(jobs, workers=workers, device=device, data_dir=data_dir)
+        except KeyboardInterrupt:  # the processes have stopped, too, each after a checkpoint
+            _stop("work side by side", signal.SIGINT)
     if stopped is not None:
         _stop(stopped.step.title, stopped.signal)
 
 
-def _stop(during: str, signal: int) -> None:
+def _stop(during: str, number: int) -> NoReturn:
     typer.echo(f"stopped during: {during}; start the same command again to continue", err=True)
-    raise typer.Exit(128 + signal)
+    raise typer.Exit(128 + number)
 
 
 def _show(jobs: list[Job], folder: Path, *, title: str) -> None:

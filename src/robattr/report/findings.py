@@ -75,9 +75,14 @@ def _cautions(
     scored: list[tuple[Run, Evaluation]], reference: tuple[Run, Evaluation], best: tuple[Run, Evaluation]
 ) -> list[str]:
     said = []
-    high, low = _column(reference[1], "topk").get("high"), _column(best[1], "topk").get("low")
-    if best[0] is not reference[0] and high is not None and low is not None and float(high) >= float(low):
-        said.append("The two intervals overlap: this many examples do not settle the difference.")
+    if best[0] is not reference[0]:
+        both = reference[1], best[1]
+        compared = {"topk": "pixels kept", "nat_acc": "accuracy"}
+        if unsettled := [words for key, words in compared.items() if _overlap(*(_column(e, key) for e in both))]:
+            said.append(
+                f"The two models' intervals of {' and of '.join(unsettled)} overlap: this many examples do not settle "
+                "the difference."
+            )
     for run, e in scored:
         share = e.summary.get("never_kept")
         if share is not None and float(share) >= 0.02:
@@ -91,6 +96,12 @@ def _cautions(
                 f"{counted}."
             )
     return said
+
+
+def _overlap(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two intervals meet; of columns without intervals nothing is said."""
+    ends = [column.get(end) for column in (a, b) for end in ("low", "high")]
+    return None not in ends and max(float(a["low"]), float(b["low"])) <= min(float(a["high"]), float(b["high"]))
 
 
 def _short(value: Any) -> str:

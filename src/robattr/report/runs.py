@@ -119,7 +119,8 @@ def read_run(path: str | Path) -> Run:
     root = Path(path)
     if not (root / "config.json").is_file():
         raise CheckpointError(
-            f"{root} is not a run directory: expected {root / 'config.json'}; `robattr train` writes one"
+            f"{root} is neither a run directory (it has no config.json) nor a folder of records: `robattr train` and "
+            "`robattr record` write them"
         )
     config = read_object(root / "config.json")
     environment = root / "environment.json"
