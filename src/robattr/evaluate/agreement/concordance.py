@@ -83,7 +83,8 @@ def inversions(line: Tensor) -> Tensor:
 
     A row is parted, keeping its order, into the values below and above the middle: an inversion across the parts
     is an upper value before a lower one, and all others lie within a part, where the same is done again. As the
-    values are a permutation, parts are halves exactly and one level is a cumulative sum and a scatter for all.
+    values are a permutation, parts are halves exactly and one level is a cumulative sum and a scatter for all: a single
+    sum over the whole batch, because every part before a given one holds exactly half of its size.
     """
     B, n = line.shape
     size = 1 << (n - 1).bit_length()
@@ -94,9 +95,10 @@ def inversions(line: Tensor) -> Tensor:
         half = size // 2
         values = values.view(-1, size)
         upper = values >= half
-        uppers = upper.cumsum(1, dtype=torch.int32)  # among this value and those before it
+        before = torch.arange(len(values), device=line.device, dtype=torch.int32)[:, None] * half
+        uppers = upper.flatten().cumsum(0, dtype=torch.int32).view(-1, size) - before  # up to this value, in its part
         # Over a lower value this is its inversions; over the upper ones it runs 1 … half.
-        count += uppers.view(B, -1).sum(1) - values.shape[0] // B * (half * (half + 1) // 2)
+        count += uppers.view(B, -1).sum(1) - len(values) // B * (half * (half + 1) // 2)
         place = torch.arange(size, device=line.device, dtype=torch.int32)
         target = torch.where(upper, uppers + (half - 1), place - uppers).long()
         values = torch.empty_like(values).scatter_(1, target, values & (half - 1))
