@@ -28,12 +28,13 @@ from robattr import (
     polyline,
     power,
     right,
+    smooth,
     straight,
     total,
 )
 from robattr.errors import UnsupportedModel
 from robattr.formula.layers import Layer
-from robattr.formula.network import gradient
+from robattr.formula.network import gradient, halves
 from robattr.formula.paths import Path
 from robattr.formula.sizes import Size
 
@@ -167,6 +168,46 @@ def test_every_kind_of_network(name: str, chunk: int | None) -> None:
         slope = sum(float((g * v).sum()) for g, v in zip(gradients, direction(tensors), strict=True))
         assert abs(slope) > 1e-6
         assert slope == pytest.approx(directional(value, tensors, h=1e-7), rel=2e-5)
+
+
+class Whole(nn.Module):
+    """A network that cannot be cut behind its first layer, because nobody can see it."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("twin", [False, True], ids=["itself", "its twin"])
+@pytest.mark.parametrize("chunk", [None, 2], ids=["one pass", "two passes"])
+@pytest.mark.parametrize("name", ["relu in place", "softplus"])
+def test_an_affine_first_layer_is_applied_once_and_changes_nothing(name: str, chunk: int | None, twin: bool) -> None:
+    inner = NETS[name]().double()
+    net, whole = (smooth(n) if twin else n for n in (inner, Whole(inner)))
+    assert halves(net) is not None
+    assert halves(whole) is None
+    x, x1, y = images()
+    x1.requires_grad_()
+    change = l1 @ IG(rule=midpoint(5), chunk=chunk)
+    wanted = [x1, *inner.parameters()]
+    (a, da), (b, db) = ((v := change(n, x, x1, y), torch.autograd.grad(v.sum(), wanted)) for n in (net, whole))
+    torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(da, db, rtol=1e-9, atol=1e-12)
+    seen: list[int] = []
+    inner[0].register_forward_hook(lambda _m, args, _out: seen.append(len(args[0])))  # type: ignore[operator]
+    assert halves(net) is None  # the hook must see every node
+    IG(rule=midpoint(5))(net, x, x1, y)
+    assert max(seen) == 5 * len(x)
+
+
+def test_halves_that_share_a_weight_stay_together() -> None:
+    net = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6))
+    assert halves(net) is not None
+    net[2].weight = net[0].weight
+    assert halves(net) is None
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 4, 99])

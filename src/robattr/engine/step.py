@@ -23,7 +23,7 @@ from robattr.formula.adversary import PGD
 from robattr.formula.attribution import IG
 from robattr.formula.change import Change, Measured, Term
 from robattr.formula.neighbourhoods import LinfBall, LpBall, Neighbourhood, Rand, check_bounds
-from robattr.formula.network import Bound, bind, check_batch, check_model, second_order
+from robattr.formula.network import Bound, bind, check_batch, check_model, halves, second_order
 from robattr.formula.objective import Rho, Robust
 from robattr.formula.scalars import Scalar
 
@@ -222,10 +222,12 @@ class _Plan:
 
 
 def _attack_gradient(model: nn.Module, terms: tuple[Term, ...]) -> Callable[..., Tensor]:
+    parts = halves(model)
+
     def gradient(
         parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, z: Tensor, y: Tensor, c: Tensor
     ) -> Tensor:
-        net = Bound(model, model, parameters, buffers)
+        net = Bound(model, model, parameters, buffers, parts)
         out: Tensor = grad(lambda v: _weighted(terms, c, net, x, v, y).sum())(z)
         return out
 
@@ -233,6 +235,8 @@ def _attack_gradient(model: nn.Module, terms: tuple[Term, ...]) -> Callable[...,
 
 
 def _update_gradient(model: nn.Module, terms: tuple[Term, ...], of: Scalar) -> Callable[..., Any]:
+    parts = halves(model)
+
     def gradient(
         wanted: dict[str, Tensor],
         fixed: dict[str, Tensor],
@@ -244,7 +248,7 @@ def _update_gradient(model: nn.Module, terms: tuple[Term, ...], of: Scalar) -> C
         weight: Tensor,
     ) -> Any:
         def value(parameters: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            net = Bound(model, model, {**parameters, **fixed}, buffers)
+            net = Bound(model, model, {**parameters, **fixed}, buffers, parts)
             loss = of(net, x, y)
             penalty = _weighted(terms, c, net, x, z, y)
             return (loss + weight * penalty).sum(), (loss, penalty)

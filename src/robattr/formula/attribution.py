@@ -17,7 +17,7 @@ from torch.func import vjp
 
 from robattr.errors import InvalidInput
 from robattr.formula.layers import AtOutput, Layer, at_input, input_gradient
-from robattr.formula.network import Bound, Model, bind, check_batch, check_model, second_order
+from robattr.formula.network import Bound, Model, bind, check_batch, check_model, gradient, second_order
 from robattr.formula.paths import Path, straight
 from robattr.formula.quadrature import Rule, midpoint
 from robattr.formula.scalars import Scalar, cross_entropy
@@ -90,12 +90,30 @@ class IG:
 
     def _partial(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, chunk: list[tuple[float, float]]) -> Tensor:
         """Σ over the chunk's nodes of w_k · integrand(r(t_k)), all nodes as one batch."""
-        z = torch.cat([self.along(x, x1, t) for t, _ in chunk])
         labels, weights = y.repeat(len(chunk)), [w for _, w in chunk]
-        if self.at == at_input and self.along == straight:  # r' does not depend on t: it leaves the sum
+        flat = self.at == at_input and self.along == straight  # r' does not depend on t: it leaves the sum
+        if flat and net.halves is not None:
+            return (x1 - x) * self._behind_stem(net, x, x1, labels, chunk)
+        z = torch.cat([self.along(x, x1, t) for t, _ in chunk])
+        if flat:
             return (x1 - x) * _weighted(input_gradient(self.of, net, z, labels), weights)
         dz = torch.cat([self.along.derivative(x, x1, t) for t, _ in chunk])
         return _weighted(self.at.integrand(self.of, net, z, dz, labels), weights)
+
+    def _behind_stem(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, chunk: list[tuple[float, float]]) -> Tensor:
+        """Σ_k w_k ∇f(z_k) of a net g∘h whose first layer h is affine: J_hᵀ Σ_k w_k ∇g(h_k).
+
+        h takes the straight line from x to x' to that from h(x) to h(x'), and its Jacobian J_h is the same everywhere:
+        it is applied to two points and its transpose to one sum, where the plain form does both at every node.
+        """
+        h, g = net.split()
+        u, u1 = h(x), h(x1)
+        nodes = torch.cat([self.along(u, u1, t) for t, _ in chunk])
+        # A clone, because what follows h may be an activation in place, and a leaf must not be overwritten.
+        slopes = gradient(lambda v: self.of(g, v.clone(), y), nodes)
+        slope = _weighted(slopes, [w for _, w in chunk])
+        # At zero, which depends on nothing: at x autograd would differentiate the slope as well.
+        return gradient(lambda v: (h(v) * slope).flatten(1).sum(1), torch.zeros_like(x))
 
 
 def _weighted(each: Tensor, weights: list[float]) -> Tensor:
@@ -148,8 +166,8 @@ class _Recomputed(torch.autograd.Function):
                 gradients = pull(v)
                 total = list(gradients) if total is None else [a + b for a, b in zip(total, gradients, strict=True)]
         out: list[Tensor | None] = [None] * len(tensors)
-        for i, gradient in zip(wanted, total or [], strict=True):
-            out[i] = gradient
+        for i, each in zip(wanted, total or [], strict=True):
+            out[i] = each
         return (None, *out)
 
 

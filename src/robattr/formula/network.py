@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +27,22 @@ Model: TypeAlias = Callable[[Tensor], Tensor]
 """Anything that maps inputs (B, ...) to logits (B, classes): an `nn.Module`, or any callable."""
 
 
+AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class Halves(NamedTuple):
+    """A network cut behind its first layer, which is affine: net = rest ∘ stem. `name` is the stem's in the network."""
+
+    name: str
+    stem: nn.Module
+    rest: nn.Module
+
+
 class Bound:
     """The network as a pure function x ↦ logits of explicit parameters and buffers.
 
-    A plain callable has no module: then `parameters` is empty and the call goes straight through. (A plain class,
-    because torch 2.11 cannot trace the making of a frozen dataclass.)
+    A plain callable has no module: then `parameters` is empty and the call goes straight through. `halves` are those of
+    the module, where it has them. (A plain class, because torch 2.11 cannot trace the making of a frozen dataclass.)
     """
 
     def __init__(
@@ -40,8 +51,9 @@ class Bound:
         module: nn.Module | None = None,
         parameters: dict[str, Tensor] | None = None,
         buffers: dict[str, Tensor] | None = None,
+        halves: Halves | None = None,
     ) -> None:
-        self.call, self.module = call, module
+        self.call, self.module, self.halves = call, module, halves
         self.parameters, self.buffers = parameters or {}, buffers or {}
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -55,7 +67,15 @@ class Bound:
         return self.with_parameters({name: p.detach() for name, p in self.parameters.items()})
 
     def with_parameters(self, parameters: dict[str, Tensor]) -> Bound:
-        return Bound(self.call, self.module, parameters, self.buffers)
+        return Bound(self.call, self.module, parameters, self.buffers, self.halves)
+
+    def split(self) -> tuple[Bound, Bound]:
+        """stem and rest of the halves, on these parameters."""
+        assert self.halves is not None
+        prefix, stem, rest = f"{self.halves.name}.", self.halves.stem, self.halves.rest
+        inside = {name.removeprefix(prefix): p for name, p in self.parameters.items() if name.startswith(prefix)}
+        behind = {name: p for name, p in self.parameters.items() if not name.startswith(prefix)}
+        return Bound(stem, stem, inside), Bound(rest, rest, behind, self.buffers)
 
 
 def bind(model: Model) -> Bound:
@@ -73,7 +93,27 @@ def bind(model: Model) -> Bound:
         model,
         dict(model.named_parameters()),
         {name: b.detach().clone() for name, b in model.named_buffers()},
+        halves(model),
     )
+
+
+def halves(module: nn.Module) -> Halves | None:
+    """The halves of a plain `nn.Sequential` that begins with a convolution or a linear layer; of others, None.
+
+    A module that wraps such a one says how by a method `affine_halves()`. Hooks and weights shared between the halves
+    forbid the cut.
+    """
+    said = getattr(module, "affine_halves", None)
+    if callable(said):
+        found: Halves | None = said()
+        return found
+    if type(module) is not nn.Sequential or len(module) < 2 or type(module[0]) not in AFFINE:
+        return None
+    stem, rest = module[0], module[1:]
+    shared = {id(p) for p in stem.parameters()} & {id(p) for p in rest.parameters()}
+    if shared or any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in (module, stem)):
+        return None
+    return Halves(next(iter(module._modules)), stem, rest)
 
 
 def gradient(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
