@@ -94,11 +94,26 @@ class IG:
         flat = self.at == at_input and self.along == straight  # r' does not depend on t: it leaves the sum
         if flat and net.halves is not None:
             return (x1 - x) * self._behind_stem(net, x, x1, labels, chunk)
-        z = torch.cat([self.along(x, x1, t) for t, _ in chunk])
+        z = self._points(x, x1, chunk)
         if flat:
             return (x1 - x) * _weighted(input_gradient(self.of, net, z, labels), weights)
         dz = torch.cat([self.along.derivative(x, x1, t) for t, _ in chunk])
         return _weighted(self.at.integrand(self.of, net, z, dz, labels), weights)
+
+    def _points(self, x: Tensor, x1: Tensor, chunk: list[tuple[float, float]]) -> Tensor:
+        """r(t_k) of the chunk's nodes as one batch (k·B, ...).
+
+        Even nodes of a straight line are one broadcast, counted up on the device: a hundred tensors to join cost the
+        compiler minutes, and a list of times to copy would break a CUDA graph.
+        """
+        times = [t for t, _ in chunk]
+        first, gap = times[0], (times[-1] - times[0]) / max(1, len(times) - 1)
+        even = all(abs(t - first - k * gap) < 1e-12 for k, t in enumerate(times))
+        if not even or self.along != straight:
+            return torch.cat([self.along(x, x1, t) for t in times])
+        fine = torch.promote_types(x.dtype, torch.float32)  # a half-precision x lies behind a stem under autocast
+        t = first + gap * torch.arange(len(times), dtype=fine, device=x.device).view(-1, *(1,) * x.dim())
+        return (x + t * (x1 - x)).to(x.dtype).flatten(0, 1)
 
     def _behind_stem(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, chunk: list[tuple[float, float]]) -> Tensor:
         """Σ_k w_k ∇f(z_k) of a net g∘h whose first layer h is affine: J_hᵀ Σ_k w_k ∇g(h_k).
@@ -108,7 +123,7 @@ class IG:
         """
         h, g = net.split()
         u, u1 = h(x), h(x1)
-        nodes = torch.cat([self.along(u, u1, t) for t, _ in chunk])
+        nodes = self._points(u, u1, chunk)
         # A clone, because what follows h may be an activation in place, and a leaf must not be overwritten.
         slopes = gradient(lambda v: self.of(g, v.clone(), y), nodes)
         slope = _weighted(slopes, [w for _, w in chunk])
