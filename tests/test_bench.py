@@ -433,6 +433,24 @@ def pretended(report: results.Report) -> Callable[..., results.Report]:
     return fake
 
 
+def test_published_evaluations_are_rendered_with_their_own_clock(tmp_path: Path) -> None:
+    settings = {"repeats": 3, "sweep": [[1.0, 2]], "steps": 100, "N": 50}
+    summary = {
+        "dataset": "mnist", "protocol": "strict", "map": "ig", "correct": 986, "excluded": 6, "settings": settings,
+        "device": "A card", "precision": "tf32", "finished": "2026-11-15T10:04:11+00:00", "seconds": 153.9,
+    }  # fmt: skip
+    record = tmp_path / "record.json"
+    record.write_text(json.dumps({"schema": 1, "variant": "ig-norm-m5", "summary": summary}), encoding="utf-8")
+    page = render.markdown([results.read(record), example()])
+    (row,) = [line for line in page.splitlines() if "ig-norm-m5" in line]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells == [
+        "mnist ig-norm-m5, strict", "ig", "980", "5", "100", "50", "A card, tf32", "2026-11-15", "**154**"
+    ]  # fmt: skip
+    assert page.index("Whole evaluations") < page.index(f"## {example().device}")
+    assert "Whole evaluations" not in render.markdown([example()])
+
+
 def test_the_command_writes_and_renders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(run, "run", pretended(example()))
     kept, page = tmp_path / "bench.json", tmp_path / "page.md"

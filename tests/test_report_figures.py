@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from fake_runs import METHODS, write_run
 from robattr.cli import app
-from robattr.report.figures import _telling, write_figures
+from robattr.report.figures import _telling, lines, write_figures
 from robattr.report.runs import read_runs
+from robattr.report.svg import Series
 
 NAMES = ("figure1", "figure2", "eps", "training")
 
@@ -32,6 +33,18 @@ def test_every_figure_in_every_format(runs: list[Path], tmp_path: Path) -> None:
         assert ElementTree.parse(tmp_path / f"{name}.svg").getroot().tag.endswith("svg")
         with Image.open(tmp_path / f"{name}.png") as image:
             assert min(image.size) > 200
+
+
+def test_a_curve_of_zeros_has_no_place_on_a_logarithmic_axis() -> None:
+    """NATURAL has no regulariser: its panel stays away, and nothing is said on a warning's way."""
+    loss, nothing, some = (Series("a", [0, 1], ys, 0) for ys in ([1.0, 0.5], [0.0, 0.0], [0.0, 2.0]))
+    figure = lines([("loss", [loss], True), ("regulariser", [nothing], True)], x_label="step")
+    assert figure is not None
+    assert [axis.get_ylabel() for axis in figure.axes] == ["loss"]
+    both = lines([("regulariser", [nothing, some], True)], x_label="step")
+    assert both is not None
+    assert len(both.axes[0].lines) == 1
+    assert lines([("accuracy", [nothing], False)], x_label="step") is not None
 
 
 def test_files_are_reproducible(runs: list[Path], tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def work_of_gradient(subject: Subject, change: Change, *, m: int, arithmetic: st
 
 def work_of_step(subject: Subject, rho: Robust, *, m: int, m_attack: int, arithmetic: str) -> Work:
     """Of a whole step: the update counted once, one attack step counted and multiplied."""
-    step = Step(subject.model)
+    step = Step(subject.model, graph=False)  # recording a CUDA graph runs the step three times
 
     def count(steps: int) -> int:
         few = replace(rho, by=PGD(steps, subject.run.step_size))

@@ -11,9 +11,12 @@ from torch import Tensor
 
 from robattr.bench.results import Case, Table
 from robattr.bench.subjects import DATASETS, Subject, subject
+from robattr.engine import precision
 from robattr.evaluate.maps import by_name
+from robattr.evaluate.measure import measure as measure_block
 from robattr.evaluate.protocol import Protocol, paper
 from robattr.evaluate.run import Place, evaluate
+from robattr.evaluate.summary import summarise
 
 SUBJECTS = {"cuda": ("mnist", 1000), "cpu": ("mini", 200)}
 MAPS = ("sg", "ig")
@@ -52,11 +55,12 @@ def scores(it: Subject, y: Tensor, protocol: Protocol) -> Table:
     """The same network, images and attacks in every precision. Signs of gradients near zero flip, and walks part."""
     count, precisions = SCORED[it.device.type]
     few = it.first(count)
+    map = by_name("ig", N=protocol.N, bounds=protocol.bounds)
     rows: list[tuple[str | float, ...]] = []
     for arithmetic in precisions:
-        map = by_name("ig", N=protocol.N, bounds=protocol.bounds)
-        summary = evaluate(few.model, few.x, y[:count], protocol=protocol, map=map, arithmetic=arithmetic).summary
-        found = summary["columns"]
+        with precision(arithmetic, it.device.type):
+            records = measure_block(few.model, few.x, y[:count], ids=range(len(few.x)), protocol=protocol, map=map)
+        found = summarise(records, protocol)["columns"]
         rows.append((arithmetic, *(float(found[name]["value"]) for name in SCORES)))
     title = f"Final scores by precision, {len(few.x)} images"
     return Table(title, ("precision", "Adv Acc", "top-k intersection", "Kendall"), tuple(rows))

@@ -7,7 +7,7 @@ from typing import Any
 
 from robattr._extras import need
 from robattr.bench.agree import ALLOWED
-from robattr.bench.results import Case, Comparison, Report, Table
+from robattr.bench.results import Case, Comparison, Evaluation, Report, Table
 
 HEADINGS = ("what", "the obvious way", "ms", "engine", "ms", "ratio", "apart (allowed)", "compile s")
 ROOFLINE = (
@@ -19,7 +19,7 @@ ALLOWANCES = ", ".join(f"{allowed:g} in {arithmetic}" for arithmetic, allowed in
 
 PREFACE = f"""# Benchmarks
 
-Written by `robattr bench --render FILE -o docs/benchmarks.md` from the JSON files of real runs; not edited by hand.
+Written by `robattr bench --render FILE… -o docs/benchmarks.md` from the JSON files of real runs; not edited by hand.
 
 - **The obvious way** is an eager PyTorch port of the reference code: `autograd.grad(create_graph=True)`, parameters
   that require grad, exact float32 products, the right Riemann sum, the paper's m and batch. For the attribution attack
@@ -41,13 +41,30 @@ Written by `robattr bench --render FILE -o docs/benchmarks.md` from the JSON fil
   moment.
 """
 
+EVALUATED = ("model, protocol", "map", "attacked", "repeats", "iterations", "N", "device", "date", "seconds")
+EVALUATIONS = """## Whole evaluations
 
-def markdown(reports: Sequence[Report]) -> str:
+Published evaluations by their own clock: accuracies, attacks, scores, diagnostics, pictures and compilation included.
+Their commands and versions are in [Results](results.md).
+"""
+
+
+def markdown(found: Sequence[Report | Evaluation]) -> str:
     """The page."""
-    parts = [PREFACE]
-    for report in reports:
-        parts.append(_report(report))
-    return "\n".join(parts)
+    timed = [each for each in found if isinstance(each, Evaluation)]
+    reports = [each for each in found if isinstance(each, Report)]
+    return "\n".join([PREFACE, *([_evaluations(timed)] if timed else []), *map(_report, reports)])
+
+
+def _evaluations(found: Sequence[Evaluation]) -> str:
+    rows = [
+        [
+            each.of, each.map, number(each.attacked), number(each.repeats), number(each.iterations), each.nodes,
+            f"{each.device}, {each.precision}", each.date[:10], f"**{number(each.seconds)}**",
+        ]
+        for each in found
+    ]  # fmt: skip
+    return "\n".join([EVALUATIONS, *_grid(EVALUATED, rows)])
 
 
 def _report(report: Report) -> str:

@@ -118,10 +118,28 @@ class Report:
         return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
 
 
-def read(path: Path) -> Report:
-    """A report from its file."""
+@dataclass(frozen=True)
+class Evaluation:
+    """A published evaluation (`robattr record`), which says itself how long it took."""
+
+    of: str
+    map: str
+    attacked: int
+    repeats: int
+    iterations: int
+    nodes: str
+    device: str
+    precision: str
+    date: str
+    seconds: float
+
+
+def read(path: Path) -> Report | Evaluation:
+    """A report from its file, or an evaluation from its record."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
+        if "summary" in plain:
+            return _evaluation(plain)
         if plain["schema"] != SCHEMA:
             raise InvalidInput(f"{path} has schema {plain['schema']}, expected {SCHEMA}: run the benchmark again")
         return Report(**{**plain, "cases": tuple(_case(case) for case in plain["cases"])})
@@ -130,7 +148,25 @@ def read(path: Path) -> Report:
     except (ValueError, KeyError, TypeError) as cause:
         if isinstance(cause, InvalidInput):
             raise
-        raise InvalidInput(f"{path} is not a file that `robattr bench --json` wrote") from cause
+        raise InvalidInput(f"{path} is not a file that `robattr bench --json` or `robattr record` wrote") from cause
+
+
+def _evaluation(record: dict[str, Any]) -> Evaluation:
+    summary = record["summary"]
+    settings = summary["settings"]
+    restarts = settings["repeats"] + sum(n for _, n in settings["sweep"])
+    return Evaluation(
+        of=f"{summary['dataset']} {record['variant']}, {summary['protocol']}",
+        map=summary["map"],
+        attacked=summary["correct"] - summary["excluded"],
+        repeats=restarts,
+        iterations=settings["steps"],
+        nodes=str(settings["N"]) if summary["map"] == "ig" else "–",
+        device=summary["device"],
+        precision=summary["precision"],
+        date=summary["finished"],
+        seconds=summary["seconds"],
+    )
 
 
 def _case(plain: dict[str, Any]) -> Case:

@@ -31,7 +31,8 @@ def bench(
         bool, typer.Option("--quick", help="Small batches and few repeats: a look, no benchmark.")
     ] = False,
     render: Annotated[
-        list[Path] | None, typer.Option(help="Measure nothing: make a page of such files (several times).")
+        list[Path] | None,
+        typer.Option(help="Measure nothing: make a page of such files and of published records (several times)."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page that --render writes.")] = Path("benchmarks.md"),
 ) -> None:

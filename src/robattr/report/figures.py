@@ -120,8 +120,12 @@ def boxes(group: Group, colours: Mapping[str, int]) -> Any:
 
 
 def lines(panels: Sequence[tuple[str, Sequence[Series], bool]], *, x_label: str) -> Any | None:
-    """Panels of curves side by side: (label of y, series, logarithmic); None where none has a curve."""
-    drawn = [(label, series, log) for label, series, log in panels if series]
+    """Panels of curves side by side: (label of y, series, logarithmic); None where none has a curve.
+
+    A curve that is zero throughout (the regulariser of a method without one) has no place on a logarithmic axis.
+    """
+    seen = [(label, [s for s in series if not log or max(s.ys) > 0], log) for label, series, log in panels]
+    drawn = [panel for panel in seen if panel[1]]
     if not drawn:
         return None
     figure = _figure(width=3.4 * len(drawn), height=2.5)

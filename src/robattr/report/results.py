@@ -104,7 +104,12 @@ def _warnings(groups: Iterable[Group]) -> str:
 
 def _figures(groups: Sequence[Group], beside: Path) -> str:
     """The figures that `robattr figures` has written beside the page."""
-    titles = {"figure1": "Maps before and after the attack", "figure2": "Scores over the examples"}
+    titles = {
+        "figure1": "Maps before and after the attack",
+        "figure2": "Scores over the examples",
+        "eps": "Scores as ε grows",
+        "iterations": "Scores as the attack goes on",
+    }
     found = []
     chosen = _of(groups, "paper", "ig")
     for group in chosen:
