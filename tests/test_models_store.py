@@ -16,12 +16,14 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel
+from robattr.evaluate.run import digest_of_weights
 from robattr.models import (
     Spec,
     architecture,
     architectures,
     from_factory,
     gtsrb_resnet,
+    halve,
     load_model,
     load_weights,
     paper_cnn,
@@ -186,9 +188,47 @@ def test_zoo_names_are_checked_by_hash(tmp_path: Path, monkeypatch: pytest.Monke
         load_model("gtsrb/ig-sum-norm")
 
 
+def test_from_a_finished_network_to_the_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = gtsrb_resnet()
+    path = save_model(net, tmp_path / "run" / "model.safetensors", {"note": "kept"})
+    size = path.stat().st_size
+    assert 0 < halve(path) < 2**-10
+    assert path.stat().st_size < 0.6 * size
+    assert read_metadata(path)["note"] == "kept"
+    rounded = load_model(path)
+    assert torch.equal(rounded.fc.weight, net.fc.weight.half().float())
+    assert halve(path) == 0.0  # nothing is lost a second time
+
+    (tmp_path / "index.json").write_text("{}")
+    monkeypatch.setattr(zoo, "FOLDER", tmp_path)
+    zoo.add("gtsrb/madry", path, record="results/b.json", licence="Apache-2.0")
+    entry = zoo.add("gtsrb/ig-sum-norm", path, record="results/a.json", licence="Apache-2.0")
+    assert zoo.entries()["gtsrb/ig-sum-norm"] == entry
+    assert list(zoo.entries()) == ["gtsrb/ig-sum-norm", "gtsrb/madry"]
+    assert torch.equal(load_model("gtsrb/ig-sum-norm").fc.weight, rounded.fc.weight)
+
+
+def test_weights_beyond_half_precision_are_left_alone(tmp_path: Path) -> None:
+    net = gtsrb_resnet()
+    with torch.no_grad():
+        net.fc.bias[0] = 1e6
+    path = save_model(net, tmp_path / "model.safetensors")
+    before = path.read_bytes()
+    with pytest.raises(CheckpointError, match="does not fit half precision"):
+        halve(path)
+    assert path.read_bytes() == before
+
+
 def test_the_shipped_zoo_is_whole() -> None:
-    for name in zoo.entries():
-        assert load_model(name).spec is not None
+    """Every network loads, and the record that vouches for it is of these very weights."""
+    results = Path(__file__).parent.parent
+    for name, entry in zoo.entries().items():
+        net = load_model(name)
+        assert net.spec is not None
+        record = json.loads((results / entry.record).read_text(encoding="utf-8"))
+        assert record["weights"] == digest_of_weights(net)
+        assert record["summary"]["dataset"] == name.partition("/")[0]
+    assert sum(file.stat().st_size for file in zoo.FOLDER.glob("*.safetensors")) < 30e6
 
 
 # --- load_weights ------------------------------------------------------------------------------------------------

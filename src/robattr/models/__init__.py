@@ -13,6 +13,7 @@ from robattr.models.resnet import resnet as resnet
 from robattr.models.resnet import scale_invariant as scale_invariant
 from robattr.models.smooth import Smooth as Smooth
 from robattr.models.smooth import smooth as smooth
+from robattr.models.store import halve as halve
 from robattr.models.store import load_model as load_model
 from robattr.models.store import load_weights as load_weights
 from robattr.models.store import read_metadata as read_metadata

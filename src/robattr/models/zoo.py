@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+import shutil
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from robattr.errors import CheckpointError
@@ -45,3 +46,14 @@ def fetch(name: str) -> Path:
             "Reinstall robattr"
         )
     return path
+
+
+def add(name: str, file: str | Path, *, record: str, licence: str) -> Entry:
+    """Put a network file into the zoo under `name`. `record` is the file in results/ that vouches for its scores."""
+    kept = f"{name.replace('/', '-')}.safetensors"
+    shutil.copyfile(file, FOLDER / kept)
+    entry = Entry(kept, hashlib.sha256((FOLDER / kept).read_bytes()).hexdigest(), licence, record)
+    index = {**entries(), name: entry}
+    text = json.dumps({key: asdict(index[key]) for key in sorted(index)}, indent=2, ensure_ascii=False)
+    (FOLDER / "index.json").write_text(f"{text}\n", encoding="utf-8")
+    return entry
