@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nets import NETS, Residual, images
 from robattr import PGD, L2Ball, LinfBall, displacement, l2, objectives, power
-from robattr.engine import Compiled, Step, deterministic, precision
+from robattr.engine import Compiled, Step, deterministic, precision, tuned
 from robattr.errors import InvalidInput
 from robattr.formula.objective import Rho, Robust
 from robattr.models import paper_cnn
@@ -203,3 +203,13 @@ def test_precision_and_determinism_leave_no_trace() -> None:
     assert before == (torch.backends.cuda.matmul.allow_tf32, torch.are_deterministic_algorithms_enabled())
     with pytest.raises(InvalidInput, match="bf16"), precision("bf17"):
         pass
+
+
+def test_cudnn_is_tuned_for_a_while_and_never_where_runs_must_repeat() -> None:
+    before = torch.backends.cudnn.benchmark
+    with tuned():
+        assert torch.backends.cudnn.benchmark
+        with deterministic(), tuned():
+            assert not torch.backends.cudnn.benchmark
+        assert torch.backends.cudnn.benchmark
+    assert torch.backends.cudnn.benchmark == before

@@ -55,3 +55,17 @@ def deterministic(wanted: bool = True) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         torch.backends.cudnn.benchmark = before[2]
+
+
+@contextmanager
+def tuned() -> Iterator[None]:
+    """While open, cuDNN times its algorithms for each shape and keeps the fastest, unless runs must repeat bit for bit.
+
+    For training alone: an evaluation repeats, and the fastest algorithm may be another one next time.
+    """
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

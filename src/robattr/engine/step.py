@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import grad
 
 from robattr.engine.compiled import Compiled
-from robattr.engine.precision import precision
+from robattr.engine.precision import precision, tuned
 from robattr.formula.adversary import PGD
 from robattr.formula.attribution import IG
 from robattr.formula.change import Change, Measured, Term
@@ -197,20 +197,16 @@ class _Plan:
         """Copy the inputs to fixed addresses and replay the whole step: one launch instead of thousands."""
         if self._graph is None:
             self._inputs, self._numbers = (x.clone(), y.clone(), z.clone()), n
-            tuned, torch.backends.cudnn.benchmark = (
-                torch.backends.cudnn.benchmark,
-                not torch.are_deterministic_algorithms_enabled(),
-            )
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):  # compilation and autotuning happen here, outside the capture
-                for _ in range(2):
-                    self._run(within, *self._inputs, n)
-            torch.cuda.current_stream().wait_stream(side)
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
-                self._outputs = self._run(within, *self._inputs, n)
-            torch.backends.cudnn.benchmark = tuned
+            with tuned():
+                side = torch.cuda.Stream()
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):  # compilation and autotuning happen here, outside the capture
+                    for _ in range(2):
+                        self._run(within, *self._inputs, n)
+                torch.cuda.current_stream().wait_stream(side)
+                self._graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self._graph):
+                    self._outputs = self._run(within, *self._inputs, n)
         assert self._numbers is not None
         assert self._outputs is not None
         for place, value in zip(self._inputs, (x, y, z), strict=True):
