@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,10 +13,10 @@ from torch import Tensor, nn
 
 from nets import NETS, Residual, images
 from robattr import PGD, L2Ball, LinfBall, displacement, l2, objectives, power
-from robattr.engine import Compiled, Step, deterministic, precision, tuned
+from robattr.engine import Compiled, Step, deterministic, layout, precision, tuned
 from robattr.errors import InvalidInput
 from robattr.formula.objective import Rho, Robust
-from robattr.models import paper_cnn
+from robattr.models import paper_cnn, resnet
 
 MAKE = {
     "natural": lambda w, e: objectives.natural(),
@@ -51,6 +53,37 @@ def test_compiled_is_eager(name: str, device: str) -> None:
             torch.testing.assert_close(p, q, rtol=1e-8, atol=1e-9)
     assert len(fast._plans) == 1
     assert not fast.notes
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_the_layout_of_memory_changes_nothing(compiled: bool) -> None:
+    torch.manual_seed(0)
+    net = resnet(3, 1).double()
+    x, y = 255 * torch.rand(3, 3, 8, 8, dtype=torch.float64), torch.arange(3)
+    ball = LinfBall(8.0, (0.0, 255.0))
+    rho, start = objectives.ig_norm(1.0, ball, PGD(2, 4.0), m=3, m_attack=2), ball.start(x)
+    plain = step_of(Step(net), rho, x, y, start)
+    last = torch.channels_last
+    moved = copy.deepcopy(net).to(memory_format=last)
+    step = Step(moved, compiled=compiled, backend="aot_eager")
+    out, gradients = step_of(step, rho, *(x.contiguous(memory_format=last), y, start.contiguous(memory_format=last)))
+    torch.testing.assert_close(out.value, plain[0].value, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(gradients, plain[1], rtol=1e-8, atol=1e-9)
+    assert moved.stem.weight.grad.is_contiguous(memory_format=last)
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "on_gpu", "channels", "form"),
+    [
+        ("bf16", True, 3, torch.channels_last), ("bf16", True, 1, torch.contiguous_format),
+        ("bf16", False, 3, torch.contiguous_format), ("fp32", True, 3, torch.contiguous_format),
+    ],
+)  # fmt: skip
+def test_channels_come_last_where_it_pays(
+    arithmetic: str, on_gpu: bool, channels: int, form: torch.memory_format
+) -> None:
+    x = SimpleNamespace(is_cuda=on_gpu, shape=(2, channels, 8, 8), dim=lambda: 4)
+    assert layout(arithmetic, x) == form  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("device", DEVICES)

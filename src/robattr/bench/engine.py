@@ -12,7 +12,7 @@ from robattr.bench.counting import operations, size_of
 from robattr.bench.results import Roofline
 from robattr.bench.subjects import Subject
 from robattr.bench.timing import Rates
-from robattr.engine import Compiled, Step, precision
+from robattr.engine import Compiled, Step, layout, precision
 from robattr.evaluate.memory import SECOND_ORDER, bytes_per_row
 from robattr.formula import PGD, Change, Robust
 from robattr.formula.network import Bound, halves, second_order
@@ -33,12 +33,12 @@ class How:
 
 
 def laid_out(subject: Subject, how: How) -> Subject:
-    """A copy of the subject for the engine: channels last where bf16 convolutions are faster that way."""
-    own = subject.copied()
-    if own.device.type == "cuda" and how.arithmetic == "bf16" and own.x.shape[1] > 1:
-        x, start = (t.contiguous(memory_format=torch.channels_last) for t in (own.x, own.start))
-        own = replace(own, model=own.model.to(memory_format=torch.channels_last), x=x, start=start)  # type: ignore[call-overload]
-    return own
+    """A copy of the subject for the engine, in the layout that training uses as well."""
+    own, form = subject.copied(), layout(how.arithmetic, subject.x)
+    if form == torch.contiguous_format:
+        return own
+    x, start = (t.contiguous(memory_format=form) for t in (own.x, own.start))
+    return replace(own, model=own.model.to(memory_format=form), x=x, start=start)  # type: ignore[call-overload]
 
 
 def attack_gradient(subject: Subject, change: Change, how: How) -> tuple[Callable[[], Tensor], float]:

@@ -2,6 +2,7 @@
 
 from robattr.engine.compiled import Compiled as Compiled
 from robattr.engine.precision import deterministic as deterministic
+from robattr.engine.precision import layout as layout
 from robattr.engine.precision import precision as precision
 from robattr.engine.precision import tuned as tuned
 from robattr.engine.step import Step as Step

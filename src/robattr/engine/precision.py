@@ -11,10 +11,20 @@ from contextlib import contextmanager, nullcontext
 from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
 from robattr.errors import InvalidInput, nearest
 
 Precision = Literal["fp32", "tf32", "bf16"]
+
+
+def layout(arithmetic: str, x: Tensor) -> torch.memory_format:
+    """How images like x (B, C, H, W) and the kernels lie in memory where products in that precision run fastest.
+
+    The bf16 units of a GPU read pixels with all their channels beside each other; other layouts are copied first.
+    """
+    last = x.is_cuda and arithmetic == "bf16" and x.dim() == 4 and x.shape[1] > 1
+    return torch.channels_last if last else torch.contiguous_format
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from robattr.data import Batches, Dataset
-from robattr.engine import deterministic
+from robattr.engine import deterministic, layout
 from robattr.errors import Diverged
 from robattr.train import checkpoint
 from robattr.train.batchnorm import over_global_batch
@@ -76,7 +76,7 @@ def train(
                 state.follow(run, data.bounds)
                 try:
                     report = descend(
-                        state, run, x[share].to(dtype), y[share],
+                        state, run, x[share].to(dtype).contiguous(memory_format=layout(run.precision, x)), y[share],
                         batch=batches.size, world=world, measure=logging, stopping=stop.signal is not None,
                     )  # fmt: skip
                     if due(step, run.checkpoint_every, run):

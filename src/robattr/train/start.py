@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from robattr import data as datasets
 from robattr import models
 from robattr.data import Dataset
-from robattr.engine import Step
+from robattr.engine import Step, layout
 from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel, nearest
 from robattr.formula.network import second_order
 from robattr.models.defaults import DEFAULTS
@@ -36,6 +36,8 @@ def begin(
     model = (model or build_model(run, data)).to(world.device, dtype)
     check_fit(model, data, world=world, dtype=dtype)
     arithmetic = "fp32" if run.precision == "fp64" else run.precision
+    one = data.pixels(data.train.images[:1]).to(world.device)
+    model = model.to(memory_format=layout(arithmetic, one))  # type: ignore[call-overload]
     engine = Step(model, compiled=run.compiles(world.device.type), arithmetic=arithmetic)
     averaged = {name: p.detach().clone() for name, p in model.named_parameters()} if run.average else None
     state = State(model, make_optimizer(run, model), run.objective(data.bounds), engine, averaged)
