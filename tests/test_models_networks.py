@@ -23,6 +23,7 @@ from robattr.models import (
     scale_invariant,
     small_cnn,
     smooth,
+    wide_resnet,
 )
 from robattr.models.architecture import Spec, build
 from robattr.models.resnet import SameConv, Standardise
@@ -291,6 +292,22 @@ def test_ig_from_black_is_gradient_times_input_where_the_guard_says_so(beta: flo
         full = ig_from_black(model, x)
         assert scale_invariant(model, x).tolist() == [holds]
         assert torch.allclose(full, one, rtol=1e-9, atol=1e-9 * one.abs().max().item()) == holds
+
+
+def test_a_scaled_resnet_sees_unit_images_as_the_plain_one_sees_theirs() -> None:
+    torch.manual_seed(3)
+    wide = wide_resnet(4).double()
+    assert wide.stem.out_channels == 32
+    assert wide.fc.in_features == 128
+    plain = resnet(4, 2, channels=1, width=32).double()
+    plain.load_state_dict(wide.state_dict())
+    x = torch.rand(3, 1, 12, 12, dtype=torch.float64)
+    x[2] = 0.5 + 1e-4 * x[2]  # below the floor of both
+    torch.testing.assert_close(wide(x), plain(255 * x), rtol=1e-9, atol=1e-12)
+    assert scale_invariant(wide, x).tolist() == scale_invariant(plain, 255 * x).tolist() == [True, True, False]
+    for wrong in ({"width": 15}, {"width": 0}, {"scale": 0.0}, {"scale": "255"}, {"width": 10**6}):
+        with pytest.raises(InvalidInput):
+            resnet(4, 1, **wrong)
 
 
 def test_the_guard_is_the_published_bound_and_per_image() -> None:

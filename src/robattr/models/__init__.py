@@ -11,6 +11,7 @@ from robattr.models.resnet import flower_resnet as flower_resnet
 from robattr.models.resnet import gtsrb_resnet as gtsrb_resnet
 from robattr.models.resnet import resnet as resnet
 from robattr.models.resnet import scale_invariant as scale_invariant
+from robattr.models.resnet import wide_resnet as wide_resnet
 from robattr.models.smooth import Smooth as Smooth
 from robattr.models.smooth import smooth as smooth
 from robattr.models.store import halve as halve

@@ -18,7 +18,7 @@ from robattr.models.architecture import architecture, positive
 from robattr.models.smooth import Smooth
 
 SLOPE = 0.1  # of the leaky ReLU
-WIDTHS = (16, 32, 64)  # channels of the three stages
+WIDTH = 16  # channels of the first stage; each of the next two doubles them
 
 
 class Standardise(nn.Module):
@@ -27,12 +27,22 @@ class Standardise(nn.Module):
     Part of the differentiated graph: attributions, radii and the black reference live in [0, 255]. The reference
     writes max(√relu(mean x² − μ²), 1/√(HWC)); √max(mean (x − μ)², 1/(HWC)) is the same number without cancellation,
     and its gradient is finite where σ = 0 (a constant image), where the reference gives NaN.
+
+    `scale` is what one unit of x is worth in [0, 255]: with 255, an image in [0, 1] gives the same x̂ as 255 times it.
     """
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
         centred = x - x.mean((1, 2, 3), keepdim=True)
         variance = centred.square().mean((1, 2, 3), keepdim=True)
-        return centred / variance.clamp(min=1 / x[0].numel()).sqrt()
+        return centred / variance.clamp(min=self.floor(x) ** 2).sqrt()
+
+    def floor(self, x: Tensor) -> float:
+        """The least standard deviation that is divided by."""
+        return 1 / (self.scale * math.sqrt(x[0].numel()))
 
 
 class SameConv(nn.Conv2d):
@@ -86,13 +96,12 @@ class Unit(nn.Module):
 class ResNet(nn.Module):
     """standardise → stem → units (three stages) → act → global average → fc. See `resnet`."""
 
-    def __init__(self, classes: int, units: int, *, channels: int) -> None:
+    def __init__(self, classes: int, units: int, *, channels: int, width: int, scale: float) -> None:
         super().__init__()
-        self.standardise = Standardise()
-        self.stem = SameConv(channels, WIDTHS[0])
+        self.standardise = Standardise(scale)
+        self.stem = SameConv(channels, width)
         self.units = nn.Sequential()
-        width = WIDTHS[0]
-        for stage, out in enumerate(WIDTHS):
+        for stage, out in enumerate((width, 2 * width, 4 * width)):
             for number in range(units):
                 stride = 2 if stage > 0 and number == 0 else 1
                 first = stage == 0 and number == 0
@@ -114,18 +123,28 @@ class ResNet(nn.Module):
 
 
 @architecture
-def resnet(classes: int, units: int = 2, *, channels: int = 3) -> ResNet:
+def resnet(classes: int, units: int = 2, *, channels: int = 3, width: int = WIDTH, scale: float = 1.0) -> ResNet:
     """Stem 3×3×16, three stages of `units` residual units (16, 32, 64 channels; stride 2 into the last two), FC.
+
+    `width` channels instead of 16 make all stages wider in proportion; `scale` is 255 for images in [0, 1].
 
     act is the leaky ReLU of slope 0.1. Its derivative at exactly 0 is 0.1 here (torch's kernel) and 1 in the
     reference (tf.where(x < 0, …)). Values agree everywhere; the derivatives differ only where a pre-activation is
     exactly 0, which for these bias-free layers means a constant image. No quadrature node of the evaluation lies there
     (its black reference is t = 0, excluded by the right and midpoint rules), so the fused kernel was kept.
     """
-    positive(classes=classes, units=units, channels=channels)
-    if units > 100:
-        raise InvalidInput(f"expected at most 100 units per stage, got {units}")
-    return ResNet(classes, units, channels=channels)
+    positive(classes=classes, units=units, channels=channels, width=width)
+    if units > 100 or width > 4096:
+        raise InvalidInput(f"expected at most 100 units per stage and a width of at most 4096, got {units} and {width}")
+    if width % 2 or not (isinstance(scale, int | float) and 0 < scale < math.inf):
+        raise InvalidInput(f"expected an even width and a positive scale, got {width!r} and {scale!r}")
+    return ResNet(classes, units, channels=channels, width=width, scale=scale)
+
+
+@architecture
+def wide_resnet(classes: int = 10, *, channels: int = 1) -> ResNet:
+    """`resnet` with two units per stage of 32, 64 and 128 channels, for images in [0, 1]. Not from the paper."""
+    return resnet(classes, 2, channels=channels, width=32, scale=255.0)
 
 
 def gtsrb_resnet() -> ResNet:
@@ -146,13 +165,13 @@ def scale_invariant(model: nn.Module, x: Tensor, *, smallest: float = 0.01) -> T
 
         IG(0, x) = x ⊙ ∇f(x) · Σ_k w_k/t_k        (right rule, N points: the harmonic number H_N; H_100 = 5.187).
 
-    It holds while the floor of the standard deviation stays inactive at every node: smallest · σ(x) > 1/√(HWC),
-    i.e. σ(x) > 1.80 for 32×32×3 and 0.45 for 128×128×3 at N = 100. Near the bound (0.1%) the answer is False, so that
-    rounding never decides it. The softplus twin inherits the identity, for the standardisation precedes every
+    It holds while the floor of the standard deviation stays inactive at every node: smallest · σ(x) > 1/√(HWC), over
+    `scale`; i.e. σ(x) > 1.80 for 32×32×3 and 0.45 for 128×128×3 at N = 100. Near the bound (0.1%) the answer is False,
+    so that rounding never decides it. The softplus twin inherits the identity, for the standardisation precedes every
     activation. All False for networks that are not a `ResNet`.
     """
     net = model.twin_of if isinstance(model, Smooth) else model
     if not isinstance(net, ResNet):
         return torch.zeros(len(x), dtype=torch.bool, device=x.device)
     deviation = x.detach().flatten(1).std(1, correction=0)
-    return deviation * smallest > 1.001 / math.sqrt(x[0].numel())
+    return deviation * smallest > 1.001 * net.standardise.floor(x)
