@@ -20,7 +20,8 @@ from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluate import Place, Protocol, compare, evaluate, integrated_gradients, simple_gradient, strict
 from robattr.evaluate.diagnostics import completeness_gap, random_search
 from robattr.evaluate.gallery import choose
-from robattr.evaluate.run import discard
+from robattr.evaluate.run import BLOCK, _Job, discard
+from robattr.models import resnet
 from robattr.report.gallery import read_gallery
 
 TOY = Protocol("paper", "toy", 0.15, 0.05, 4, 6, 6, 0.05, 4, (0.0, 1.0), N=4, repeats=2)
@@ -42,6 +43,30 @@ def case() -> tuple[nn.Module, Tensor, Tensor]:
     y = net(x).argmax(dim=1)
     y[[2, 7]] = (y[[2, 7]] + 1) % 3  # two examples it gets wrong
     return net, x, y
+
+
+def test_one_pass_instead_of_many_makes_larger_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for 300 rows: 100 examples of three repeats at one pass each, the fewest there are at a hundred."""
+    monkeypatch.setattr("robattr.evaluate.run.rows_that_fit", lambda model, x, passes: 300 // passes)
+    protocol = replace(TOY, eps=8.0, bounds=(0.0, 255.0), N=100, repeats=3)
+    x = 255 * torch.rand(12, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    flat = torch.full_like(x, 100.0)
+    sizes = [
+        _Job(
+            resnet(3, 1, channels=1),
+            images,
+            torch.zeros(12).long(),
+            list(range(12)),
+            protocol,
+            map,
+            None,
+            "fp32",
+            False,
+        ).size
+        for images in (x, flat)
+        for map in (integrated_gradients(100), simple_gradient())
+    ]
+    assert sizes == [100, 100, BLOCK[0], 100]
 
 
 @pytest.fixture(scope="module")

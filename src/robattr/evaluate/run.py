@@ -24,7 +24,7 @@ from robattr.engine import precision
 from robattr.evaluate import gallery
 from robattr.evaluate.checks import check
 from robattr.evaluate.diagnostics import accuracies, alarms, score_against_eps
-from robattr.evaluate.maps import Saliency
+from robattr.evaluate.maps import Saliency, constant_along_ray
 from robattr.evaluate.measure import Record, measure
 from robattr.evaluate.memory import rows_that_fit
 from robattr.evaluate.protocol import Protocol
@@ -118,8 +118,12 @@ class _Job:
 
     @property
     def size(self) -> int:
-        """How many examples are attacked together: as many as fit, whatever the number of processes."""
-        fits = rows_that_fit(self.model, self.x[:1].to(self.device), passes=self.map.nodes)
+        """How many examples are attacked together: as many as fit, whatever the number of processes.
+
+        Where one pass replaces the map's N on most examples, as many as fit then; the attack cuts the others by itself.
+        """
+        short = constant_along_ray(self.map, self.model, self.x, eps=self.protocol.eps).double().mean() > 0.5
+        fits = rows_that_fit(self.model, self.x[:1].to(self.device), passes=1 if short else self.map.nodes)
         return min(BLOCK[1], max(BLOCK[0], fits // self.protocol.repeats))
 
     def blocks(self) -> list[list[int]]:
