@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +49,29 @@ class Transformer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.encoder(self.embed(x.flatten(1).unflatten(1, (8, 8)))).mean(1))
+
+
+class OwnTanh(torch.autograd.Function):
+    """tanh as users write functions of their own. torch compiles its second derivative wrongly under torch.func."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return torch.tanh(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return g * (1 - torch.tanh(x) ** 2)
+
+
+class OwnActivation(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = OwnTanh.apply(x)
+        return out
 
 
 NETS: dict[str, Callable[[], nn.Module]] = {

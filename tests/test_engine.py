@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import shutil
 import warnings
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from nets import NETS, Residual, images
+from nets import NETS, OwnActivation, Residual, conv, images
 from robattr import PGD, L2Ball, LinfBall, displacement, l2, objectives, power
-from robattr.engine import Compiled, Step, deterministic, layout, precision, tuned
+from robattr.engine import Compiled, Step, deterministic, layout, own_function, precision, tuned
 from robattr.errors import InvalidInput
 from robattr.formula.objective import Rho, Robust
 from robattr.models import paper_cnn, resnet
@@ -211,6 +213,42 @@ def test_bf16_stays_within_its_stated_error(device: str) -> None:
         values[name] = out.penalty.double()
     assert not torch.equal(values["fp32"], values["bf16"])
     torch.testing.assert_close(values["bf16"], values["fp32"], rtol=3e-2, atol=0.0)
+
+
+def test_a_model_with_an_autograd_function_of_its_own_is_not_compiled() -> None:
+    net = conv(OwnActivation()).double()
+    x, _, y = images()
+    assert own_function(net, x) == "OwnTanh"
+    assert own_function(conv(nn.Tanh()).double(), x) == ""
+    rho, start = MAKE["ig_norm"](1.0, 0.3), LinfBall(0.3).start(x)
+    fast, plain = Step(net, compiled=True, backend="aot_eager"), Step(net)
+    (a, ours), (b, theirs) = (step_of(step, rho, x, y, start) for step in (fast, plain))
+    assert torch.equal(a.worst, b.worst)
+    torch.testing.assert_close(ours, theirs, rtol=0.0, atol=0.0)
+    assert fast.notes == ["the model has an autograd.Function of its own (OwnTanh): the step runs eagerly"]
+
+
+@pytest.mark.parametrize("wrong", ["another number", "nan"])
+def test_a_wrong_compiled_answer_is_not_taken(wrong: str) -> None:
+    def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., Any]:
+        spoil = 1.002 if wrong == "another number" else float("nan")
+        return lambda *args: tuple(spoil * out if out.is_floating_point() else out for out in graph(*args))
+
+    twice = Compiled(lambda a: {"double": 2 * a, "whole": (a.long(), 3 * a)}, name="double", backend=backend)
+    a = torch.rand(5)
+    with pytest.warns(
+        UserWarning, match="WrongWhenCompiled: .* away from the eager one, where rounding explains 0.001"
+    ):
+        out = twice(a)
+    assert twice.fell_back
+    for answer in (out, twice(a)):
+        assert torch.equal(answer["double"], 2 * a)
+
+
+def test_nan_where_the_plain_function_has_one_is_no_reason_to_fall_back() -> None:
+    root = Compiled(lambda a: a.sqrt(), name="root", backend="aot_eager")
+    assert root(torch.tensor([-1.0, 4.0])).isnan().tolist() == [True, False]
+    assert not root.fell_back
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # what a CPU without bf16 units says

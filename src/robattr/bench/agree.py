@@ -10,13 +10,8 @@ import math
 from torch import Tensor
 
 from robattr.bench.results import Agreement
+from robattr.engine.precision import ALLOWED as ALLOWED
 from robattr.errors import RobattrError
-
-ALLOWED = {"fp32": 1e-3, "tf32": 0.05, "bf16": 0.25}
-"""Of gradients of ‖IG‖₁ and of attribution maps.
-
-Why so wide in reduced precision: the gradient carries sign(IG_i) and, behind it, the active side of every ReLU. Where
-rounding flips a share p of them, the relative error is about 2√p, far above the rounding itself."""
 
 
 class Disagreement(RobattrError):

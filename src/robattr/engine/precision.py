@@ -17,6 +17,12 @@ from robattr.errors import InvalidInput, nearest
 
 Precision = Literal["fp32", "tf32", "bf16"]
 
+ALLOWED = {"fp32": 1e-3, "tf32": 0.05, "bf16": 0.25}
+"""How far, ‖a − b‖₂ / ‖b‖₂, rounding may set two computations of a gradient of ‖IG‖₁ or of a map apart.
+
+Why so wide in reduced precision: the gradient carries sign(IG_i) and, behind it, the active side of every ReLU. Where
+rounding flips a share p of them, the relative error is about 2√p, far above the rounding itself."""
+
 
 def layout(arithmetic: str, x: Tensor) -> torch.memory_format:
     """How images like x (B, C, H, W) and the kernels lie in memory where products in that precision run fastest.
@@ -45,6 +51,13 @@ def precision(name: str, device: str = "cuda") -> Iterator[None]:
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
         torch.backends.mkldnn.enabled = onednn
+
+
+def in_use(device: torch.device) -> Precision:
+    """The precision of products on that device as the switches stand."""
+    if torch.is_autocast_enabled(device.type):
+        return "bf16"
+    return "tf32" if device.type == "cuda" and torch.backends.cudnn.allow_tf32 else "fp32"
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad
 
-from robattr.engine.compiled import Compiled
+from robattr.engine.compiled import Compiled, own_function
 from robattr.engine.precision import precision, tuned
 from robattr.formula.adversary import PGD
 from robattr.formula.attribution import IG
@@ -38,8 +38,9 @@ class Step:
     graph       on a GPU, replay the whole step as one CUDA graph (pays at once, compiled or not)
     arithmetic  fp32, tf32 or bf16 for convolutions and matrix products
 
-    Where neither applies (batch norm or dropout in training mode, chunked nodes, an adversary other than PGD)
-    or fails, the plain formula runs; results agree. `notes` says what happened, `seconds` how long compiling took.
+    Where neither applies (batch norm or dropout in training mode, chunked nodes, an adversary other than PGD, an
+    autograd.Function in the model) or fails, the plain formula runs; results agree. `notes` says what happened,
+    `seconds` how long compiling took.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Step:
         self.notes: list[str] = []
         self.seconds = 0.0
         self._plans: dict[Any, _Plan] = {}
-        self._checked = False
+        self._checked, self._own_function = False, ""
 
     def __call__(
         self, rho: Robust, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
@@ -65,6 +66,7 @@ class Step:
         if not self._checked:  # once: a check waits for the device
             check_batch(self.model, x, y)
             check_bounds(x, rho.within.bounds)
+            self._own_function = own_function(self.model, x)
             self._checked = True
         if start is None and rho.change.terms:
             start = rho.within.start(x, rand)
@@ -85,6 +87,8 @@ class Step:
 
     def _unfit(self, rho: Robust) -> str:
         """Why the compiled form does not apply, or an empty string."""
+        if self._own_function:
+            return f"the model has an autograd.Function of its own ({self._own_function}): the step runs eagerly"
         if any(
             m.training and isinstance(m, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd)
             for m in self.model.modules()

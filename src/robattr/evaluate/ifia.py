@@ -132,7 +132,7 @@ class IFIA:
         self, x: Tensor, y: Tensor, clean: Tensor, *, start: Tensor, rows: Sequence[noise.Row]
     ) -> Iterator[Iterate]:
         """Walk from `start` and show every point visited; x, y, clean (maps of x), start and rows are aligned."""
-        climb, look = self._passes()
+        climb, look = self._passes(x)
         label = look(x, y)[1].argmax(dim=1)
         r = reference(self.kind, clean, partial(self._smoothed, x, y), k=self.k, target=self.target)
         within, rand = LinfBall(self.eps, self.bounds), noise.source(rows, self.seed, 1)
@@ -160,13 +160,13 @@ class IFIA:
             return RandomWalk(self.steps, self.alpha)
         return APGD(self.steps, 2 * self.eps) if self.adaptive else Fixed(self.steps, self.alpha)
 
-    def _passes(self) -> tuple[passes.Climb, passes.Look]:
+    def _passes(self, x: Tensor) -> tuple[passes.Climb, passes.Look]:
         source = self.source or self.model
         up = partial(
             passes.climb, source, self._guide, kind=self.kind, beta=self.beta, keep=self.keep, relative=self.relative
         )
         at = partial(passes.look, self.model, self.map)
-        if self.batch is None:
+        if self.batch is None or any(passes.has_own_function(net, x) for net in {source, self.model}):
             return up(), at()
         size = (self.batch, self.restarts)
         key = (self._guide, self.kind, self.beta, self.relative, self.keep, *size)

@@ -6,6 +6,7 @@ look(z, y) -> (map, logits)                           the score's map and the pr
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from math import inf, prod
 from typing import Any
@@ -13,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
-from robattr.engine import Compiled
+from robattr.engine import Compiled, own_function
 from robattr.evaluate.ascent import slope_of
 from robattr.evaluate.kinds import objective
 from robattr.evaluate.maps import Saliency
@@ -49,6 +50,20 @@ def look(model: nn.Module, map: Saliency) -> Look:
 
 
 _ready: WeakKeyDictionary[nn.Module, dict[Any, Any]] = WeakKeyDictionary()
+
+
+def has_own_function(model: nn.Module, x: Tensor) -> bool:
+    """Whether the model brings an autograd.Function of its own, which torch compiles wrongly; said once."""
+    kept = _ready.setdefault(model, {})
+    if own_function not in kept:
+        kept[own_function] = own_function(model, x)
+        if kept[own_function]:
+            warnings.warn(
+                f"the model has an autograd.Function of its own ({kept[own_function]}), which torch compiles wrongly: "
+                "the attribution attack runs eagerly, with the same results but slower",
+                stacklevel=2,
+            )
+    return bool(kept[own_function])
 
 
 def compiled(model: nn.Module, key: Any, build: Callable[[], Any]) -> Any:
