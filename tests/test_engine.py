@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nets import NETS, OwnActivation, Residual, conv, images
+from nets import NETS, OldTanh, OwnActivation, OwnTanh, Residual, conv, images
 from robattr import PGD, L2Ball, LinfBall, displacement, l2, objectives, power
 from robattr.engine import Compiled, Step, deterministic, layout, own_function, precision, tuned
 from robattr.errors import InvalidInput
@@ -215,17 +215,18 @@ def test_bf16_stays_within_its_stated_error(device: str) -> None:
     torch.testing.assert_close(values["bf16"], values["fp32"], rtol=3e-2, atol=0.0)
 
 
-def test_a_model_with_an_autograd_function_of_its_own_is_not_compiled() -> None:
-    net = conv(OwnActivation()).double()
+@pytest.mark.parametrize("function", [OwnTanh, OldTanh])
+def test_a_model_with_an_autograd_function_of_its_own_is_not_compiled(function: type[torch.autograd.Function]) -> None:
+    net, name = conv(OwnActivation(function)).double(), function.__name__
     x, _, y = images()
-    assert own_function(net, x) == "OwnTanh"
+    assert own_function(net, x) == name
     assert own_function(conv(nn.Tanh()).double(), x) == ""
     rho, start = MAKE["ig_norm"](1.0, 0.3), LinfBall(0.3).start(x)
     fast, plain = Step(net, compiled=True, backend="aot_eager"), Step(net)
     (a, ours), (b, theirs) = (step_of(step, rho, x, y, start) for step in (fast, plain))
     assert torch.equal(a.worst, b.worst)
     torch.testing.assert_close(ours, theirs, rtol=0.0, atol=0.0)
-    assert fast.notes == ["the model has an autograd.Function of its own (OwnTanh): the step runs eagerly"]
+    assert fast.notes == [f"the model has an autograd.Function of its own ({name}): the step runs eagerly"]
 
 
 @pytest.mark.parametrize("wrong", ["another number", "nan"])

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from robattr.auditing.cost import chunk_that_fits, cost
 from robattr.auditing.patient import Calls, Check, Operators, Patient
 from robattr.evaluate import protocol as protocols
+from robattr.evaluate.ascent import slope_of
 from robattr.formula.attribution import IG
-from robattr.formula.network import bind, second_order
+from robattr.formula.network import bind, gradient, second_order
 from robattr.formula.quadrature import midpoint
 from robattr.formula.scalars import logit
 from robattr.formula.sizes import l1
@@ -128,12 +129,12 @@ def gradients(p: Patient) -> list[Check]:
     try:
         with second_order(p.subject):
             net = bind(p.subject)
-            first = torch.func.grad(lambda z: logit(net.detach(), z, y).sum())(x)
+            first, _ = slope_of(lambda z: logit(net.detach(), z, y))(x)
             if not bool(first.any()):
                 said = "the logit does not depend on the input: its gradient is exactly 0"
                 remedy = "look for integer casts, argmax, detach() or no_grad() in forward()"
                 return [Check("derivatives", "fail", said, remedy)]
-            upward = torch.func.grad(lambda z: change(net.detach(), x, z, y).sum())(x1)
+            upward, _ = slope_of(lambda z: change(net.detach(), x, z, y))(x1)
             with torch.enable_grad():
                 value = change(net, x, x1, y).sum()
                 inner = torch.autograd.grad(value, parameters, allow_unused=True) if parameters else ()
@@ -170,10 +171,9 @@ def _curvature(model: nn.Module, x: Tensor, y: Tensor) -> bool:
     """Whether the second derivative of the logit is anything but 0 at x."""
     with second_order(model):
         net = bind(model).detach()
-        slope = torch.func.grad(lambda z: logit(net, z, y).sum())
         v = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
-        bent: Tensor = torch.func.grad(lambda z: (slope(z) * v).sum())(x)
-    return bool(bent.any())
+        along = slope_of(lambda z: (gradient(lambda u: logit(net, u, y), z) * v).flatten(1).sum(1))
+        return bool(along(x)[0].any())
 
 
 def data_range(p: Patient) -> list[Check]:

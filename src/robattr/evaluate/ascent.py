@@ -14,21 +14,34 @@ from torch import Tensor
 
 from robattr.formula.adversary import Value
 from robattr.formula.neighbourhoods import Neighbourhood, Rand
+from robattr.formula.network import transformed
 
 Slope: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 """z (B, ...) ↦ the gradient, like z, and the values (B,)."""
 
 
 def slope_of(value: Value) -> Slope:
-    """The slope of a value that treats each example for itself."""
+    """The slope of a value that treats each example for itself; zero where it does not depend on z.
+
+    Like `formula.network.gradient`: by `torch.func` where it is compiled, else by plain autograd, which takes every
+    autograd.Function that can be differentiated twice.
+    """
 
     def sum_and_each(z: Tensor) -> tuple[Tensor, Tensor]:
         each = value(z)
         return each.sum(), each
 
     def slope(z: Tensor) -> tuple[Tensor, Tensor]:
-        gradient, (_, each) = torch.func.grad_and_value(sum_and_each, has_aux=True)(z)
-        return gradient, each
+        if transformed():
+            gradient, (_, each) = torch.func.grad_and_value(sum_and_each, has_aux=True)(z)
+            return gradient, each
+        with torch.enable_grad():
+            v = z.detach().requires_grad_()
+            total, each = sum_and_each(v)
+            if not total.requires_grad:
+                return torch.zeros_like(z), each
+            (slope,) = torch.autograd.grad(total, v, materialize_grads=True)
+        return slope, each.detach()
 
     return slope
 

@@ -19,7 +19,7 @@ from robattr.evaluate.ifia import IFIA
 from robattr.evaluate.maps import Saliency
 from robattr.evaluate.memory import rows_that_fit
 from robattr.evaluate.pgd import PGDAttack
-from robattr.formula.network import bind, second_order
+from robattr.formula.network import bind, gradient, second_order
 from robattr.formula.scalars import cross_entropy, logit, margin
 
 CURVE = 20  # points of the score against iterations
@@ -46,8 +46,7 @@ def vanishing(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """(B,) bool: is the gradient of the loss, which the prediction attack follows, exactly zero at x?"""
     with second_order(model), torch.no_grad():
         net = bind(model).detach()
-        gradient: Tensor = torch.func.grad(lambda z: cross_entropy(net, z, y).sum())(x)
-        return (gradient == 0).flatten(1).all(dim=1)
+        return (gradient(lambda z: cross_entropy(net, z, y), x) == 0).flatten(1).all(dim=1)
 
 
 def curve_points(steps: int) -> list[int]:

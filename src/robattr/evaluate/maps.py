@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from robattr.errors import InvalidInput, nearest
 from robattr.formula.attribution import IG
-from robattr.formula.network import Bound, Model, bind, second_order
+from robattr.formula.network import Bound, Model, bind, gradient, second_order
 from robattr.formula.quadrature import right
 from robattr.formula.scalars import logit
 from robattr.models.resnet import scale_invariant
@@ -55,8 +55,7 @@ class Saliency:
 
 
 def _gradient(model: Model, x: Tensor, y: Tensor) -> Tensor:
-    gradient: Tensor = torch.func.grad(lambda z: logit(model, z, y).sum())(x)
-    return gradient
+    return gradient(lambda z: logit(model, z, y), x)
 
 
 def simple_gradient() -> Saliency:

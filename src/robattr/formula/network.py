@@ -116,6 +116,11 @@ def halves(module: nn.Module) -> Halves | None:
     return Halves(next(iter(module._modules)), stem, rest)
 
 
+def transformed() -> bool:
+    """Whether `torch.func` or the compiler is at work around this call: plain autograd cannot run inside them."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
 def gradient(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     """∇_z Σ f(z), itself differentiable in z and in all that f holds.
 
@@ -132,7 +137,7 @@ def gradient(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
             )
         return value.sum()
 
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if transformed():
         out: Tensor = grad(total)(z)
         return out
     wanted = torch.is_grad_enabled()
