@@ -246,6 +246,17 @@ def test_a_wrong_compiled_answer_is_not_taken(wrong: str) -> None:
         assert torch.equal(answer["double"], 2 * a)
 
 
+def test_where_the_plain_function_has_no_memory_the_compiled_one_is_taken() -> None:
+    def twice(a: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():
+            raise torch.OutOfMemoryError
+        return 2 * a
+
+    lean = Compiled(twice, name="double", backend="aot_eager")
+    assert lean(torch.tensor(3.0)) == 6.0
+    assert not lean.fell_back
+
+
 def test_nan_where_the_plain_function_has_one_is_no_reason_to_fall_back() -> None:
     root = Compiled(lambda a: a.sqrt(), name="root", backend="aot_eager")
     assert root(torch.tensor([-1.0, 4.0])).isnan().tolist() == [True, False]

@@ -60,7 +60,6 @@ def test_one_pass_instead_of_many_makes_larger_blocks(monkeypatch: pytest.Monkey
             protocol,
             map,
             None,
-            "fp32",
             False,
         ).size
         for images in (x, flat)

@@ -15,7 +15,7 @@ from robattr.bench.timing import Rates
 from robattr.engine import Compiled, Step, layout, precision
 from robattr.evaluate.memory import SECOND_ORDER, bytes_per_row
 from robattr.formula import PGD, Change, Robust
-from robattr.formula.network import Bound, halves, second_order
+from robattr.formula.network import bind, second_order
 from robattr.formula.network import gradient as gradient_of
 
 
@@ -48,10 +48,10 @@ def attack_gradient(subject: Subject, change: Change, how: How) -> tuple[Callabl
     """
     model, x, y, z = subject.model, subject.x, subject.y, subject.start
     parameters = {name: p.detach() for name, p in model.named_parameters()}
-    buffers, parts = dict(model.named_buffers()), halves(model)
+    buffers, bound = dict(model.named_buffers()), bind(model)
 
     def gradient(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, z: Tensor, y: Tensor) -> Tensor:
-        net = Bound(model, model, parameters, buffers, parts)
+        net = bound.with_parameters(parameters, buffers)
         with torch.no_grad():
             return gradient_of(lambda v: change(net, x, v, y), z)
 

@@ -3,6 +3,7 @@
 from robattr.engine.compiled import Compiled as Compiled
 from robattr.engine.compiled import own_function as own_function
 from robattr.engine.precision import deterministic as deterministic
+from robattr.engine.precision import in_use as in_use
 from robattr.engine.precision import layout as layout
 from robattr.engine.precision import precision as precision
 from robattr.engine.precision import tuned as tuned

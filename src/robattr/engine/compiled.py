@@ -27,7 +27,8 @@ class WrongWhenCompiled(RuntimeError):
 class Compiled:
     """`fn` compiled at its first call; if that fails, `fn` itself, with one warning that says why.
 
-    The first answer is held against that of `fn`. `seconds` is what the first call took in all.
+    The first answer is held against that of `fn`, where there is memory for it. `seconds` is what the first call took
+    in all.
     """
 
     def __init__(self, fn: Callable[..., Any], *, name: str, backend: str = "inductor") -> None:
@@ -41,10 +42,12 @@ class Compiled:
             return self._run(*args)
         begun = time.perf_counter()
         _keep_cache()
-        out = self._fn(*args)
+        plain = self._plain(*args)
         try:
             fast = torch.compile(self._fn, dynamic=False, fullgraph=True, backend=self._backend)
-            _hold(fast(*args), out)
+            out = fast(*args)
+            if plain is not None:
+                _hold(out, plain)
             self._run = fast
         except Exception as why:  # whatever the compiler meets, the plain function still works
             reason = str(why).strip().splitlines()
@@ -54,8 +57,16 @@ class Compiled:
                 stacklevel=2,
             )
             self._run, self.fell_back = self._fn, True
+            out = self._fn(*args) if plain is None else plain
         self.seconds = time.perf_counter() - begun
         return out
+
+    def _plain(self, *args: Any) -> Any:
+        """The eager answer; None where it takes more memory than there is, which the compiled one may not."""
+        try:
+            return self._fn(*args)
+        except torch.OutOfMemoryError:
+            return None
 
 
 def own_function(model: nn.Module, x: Tensor) -> str:

@@ -23,7 +23,7 @@ from robattr.formula.adversary import PGD
 from robattr.formula.attribution import IG
 from robattr.formula.change import Change, Measured, Term
 from robattr.formula.neighbourhoods import LinfBall, LpBall, Neighbourhood, Rand, check_bounds
-from robattr.formula.network import Bound, bind, check_batch, check_model, halves, second_order
+from robattr.formula.network import Bound, bind, check_batch, check_model, second_order
 from robattr.formula.objective import Rho, Robust
 from robattr.formula.scalars import Scalar
 
@@ -58,7 +58,8 @@ class Step:
         self.notes: list[str] = []
         self.seconds = 0.0
         self._plans: dict[Any, _Plan] = {}
-        self._checked, self._own_function = False, ""
+        self._checked = False
+        self._own_function: str | None = None  # not looked for yet
 
     def __call__(
         self, rho: Robust, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
@@ -66,12 +67,11 @@ class Step:
         if not self._checked:  # once: a check waits for the device
             check_batch(self.model, x, y)
             check_bounds(x, rho.within.bounds)
-            self._own_function = own_function(self.model, x)
             self._checked = True
         if start is None and rho.change.terms:
             start = rho.within.start(x, rand)
         wanted = self.compiled or (self.graph and x.is_cuda)
-        why = self._unfit(rho) if wanted else ""
+        why = self._unfit(rho, x) if wanted else ""
         if why or not wanted:
             if why and why not in self.notes:
                 self.notes.append(why)
@@ -85,8 +85,10 @@ class Step:
         self.seconds = sum(p.seconds for p in self._plans.values())
         return out
 
-    def _unfit(self, rho: Robust) -> str:
+    def _unfit(self, rho: Robust, x: Tensor) -> str:
         """Why the compiled form does not apply, or an empty string."""
+        if self._own_function is None:
+            self._own_function = own_function(self.model, x)
         if self._own_function:
             return f"the model has an autograd.Function of its own ({self._own_function}): the step runs eagerly"
         if any(
@@ -222,12 +224,12 @@ class _Plan:
 
 
 def _attack_gradient(model: nn.Module, terms: tuple[Term, ...]) -> Callable[..., Tensor]:
-    parts = halves(model)
+    bound = bind(model)
 
     def gradient(
         parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, z: Tensor, y: Tensor, c: Tensor
     ) -> Tensor:
-        net = Bound(model, model, parameters, buffers, parts)
+        net = bound.with_parameters(parameters, buffers)
         out: Tensor = grad(lambda v: _weighted(terms, c, net, x, v, y).sum())(z)
         return out
 
@@ -235,7 +237,7 @@ def _attack_gradient(model: nn.Module, terms: tuple[Term, ...]) -> Callable[...,
 
 
 def _update_gradient(model: nn.Module, terms: tuple[Term, ...], of: Scalar) -> Callable[..., Any]:
-    parts = halves(model)
+    bound = bind(model)
 
     def gradient(
         wanted: dict[str, Tensor],
@@ -248,7 +250,7 @@ def _update_gradient(model: nn.Module, terms: tuple[Term, ...], of: Scalar) -> C
         weight: Tensor,
     ) -> Any:
         def value(parameters: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            net = Bound(model, model, {**parameters, **fixed}, buffers, parts)
+            net = bound.with_parameters({**parameters, **fixed}, buffers)
             loss = of(net, x, y)
             penalty = _weighted(terms, c, net, x, z, y)
             return (loss + weight * penalty).sum(), (loss, penalty)

@@ -40,8 +40,8 @@ def slope_of(value: Value) -> Slope:
             total, each = sum_and_each(v)
             if not total.requires_grad:
                 return torch.zeros_like(z), each
-            (slope,) = torch.autograd.grad(total, v, materialize_grads=True)
-        return slope, each.detach()
+            (found,) = torch.autograd.grad(total, v, materialize_grads=True)
+        return found, each.detach()
 
     return slope
 

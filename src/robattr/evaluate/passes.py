@@ -50,20 +50,20 @@ def look(model: nn.Module, map: Saliency) -> Look:
 
 
 _ready: WeakKeyDictionary[nn.Module, dict[Any, Any]] = WeakKeyDictionary()
+_own_functions: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
 def has_own_function(model: nn.Module, x: Tensor) -> bool:
     """Whether the model brings an autograd.Function of its own, which torch compiles wrongly; said once."""
-    kept = _ready.setdefault(model, {})
-    if own_function not in kept:
-        kept[own_function] = own_function(model, x)
-        if kept[own_function]:
+    if model not in _own_functions:
+        name = _own_functions[model] = own_function(model, x)
+        if name:
             warnings.warn(
-                f"the model has an autograd.Function of its own ({kept[own_function]}), which torch compiles wrongly: "
-                "the attribution attack runs eagerly, with the same results but slower",
+                f"the model has an autograd.Function of its own ({name}), which torch compiles wrongly: the "
+                "attribution attack runs eagerly, with the same results but slower",
                 stacklevel=2,
             )
-    return bool(kept[own_function])
+    return bool(_own_functions[model])
 
 
 def compiled(model: nn.Module, key: Any, build: Callable[[], Any]) -> Any:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from robattr._version import __version__
-from robattr.engine import precision
+from robattr.engine import in_use, precision
 from robattr.evaluate import gallery
 from robattr.evaluate.checks import check
 from robattr.evaluate.diagnostics import accuracies, alarms, score_against_eps
@@ -78,7 +79,7 @@ def evaluate(
     """
     began = time.monotonic()
     names = list(range(len(x))) if ids is None else [int(i) for i in ids]
-    job = _Job(model, x, y, names, protocol, map, source, arithmetic, compiled)
+    job = _Job(model, x, y, names, protocol, map, source, compiled)
     with precision(arithmetic, job.device.type):
         check(model, x.to(job.device), y.to(job.device), job.ids, protocol)
         if place is None:
@@ -104,19 +105,13 @@ class _Job:
     protocol: Protocol
     map: Saliency
     source: nn.Module | None
-    arithmetic: str
     compiled: bool
 
     @property
     def device(self) -> torch.device:
         return next((p.device for p in self.model.parameters()), self.x.device)
 
-    @property
-    def rounding(self) -> str:
-        """The precision as it is: tf32 exists on a GPU alone."""
-        return "fp32" if self.arithmetic == "tf32" and self.device.type != "cuda" else self.arithmetic
-
-    @property
+    @cached_property
     def size(self) -> int:
         """How many examples are attacked together: as many as fit, whatever the number of processes.
 
@@ -189,11 +184,11 @@ class _Job:
             "map": self.map.name,
             "weights": digest_of_weights(self.model),
             "source": None if self.source is None else digest_of_weights(self.source),
-            "precision": self.rounding,
+            "precision": in_use(self.device),
         }
 
     def summary(self, records: list[Record], about: dict[str, Any] | None, began: float) -> dict[str, Any]:
-        known = {"map": self.map.name, "precision": self.rounding, **(about or {})}
+        known = {"map": self.map.name, "precision": in_use(self.device), **(about or {})}
         made = {**summarise(records, self.protocol), **known}
         x, y, ids = self.of([r for r in records if r["correct"]][:PROBED])
         pgd = prediction_attacks(self.protocol, self.model)[0]

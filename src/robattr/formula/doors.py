@@ -120,8 +120,8 @@ class _FlatNet(Bound):
             out = functional_call(self.module, {**self.parameters, **self.buffers}, (*inputs, *extra))
         return out[:, None] if out.dim() == 1 else out
 
-    def with_parameters(self, parameters: dict[str, Tensor]) -> Bound:
-        return _FlatNet(super().with_parameters(parameters), self.shapes, self.extra, self.examples)
+    def with_parameters(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor] | None = None) -> Bound:
+        return _FlatNet(super().with_parameters(parameters, buffers), self.shapes, self.extra, self.examples)
 
 
 @dataclass(frozen=True)

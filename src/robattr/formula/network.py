@@ -66,8 +66,9 @@ class Bound:
         """The same network with constant parameters: what an adversary needs, at a third of the cost."""
         return self.with_parameters({name: p.detach() for name, p in self.parameters.items()})
 
-    def with_parameters(self, parameters: dict[str, Tensor]) -> Bound:
-        return Bound(self.call, self.module, parameters, self.buffers, self.halves)
+    def with_parameters(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor] | None = None) -> Bound:
+        """The same network with other parameters, and other buffers where they are given."""
+        return Bound(self.call, self.module, parameters, self.buffers if buffers is None else buffers, self.halves)
 
     def split(self) -> tuple[Bound, Bound]:
         """stem and rest of the halves, on these parameters."""
