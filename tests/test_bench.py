@@ -100,7 +100,7 @@ def test_the_ports_map_and_twin_are_ours(net: str) -> None:
     torch.testing.assert_close(twin(it.x), smooth(it.model)(it.x), rtol=1e-5, atol=1e-6)
     ours = saliency(integrated_gradients(5), it.model, it.x, it.y)
     for i in range(len(it.x)):
-        theirs = naive.saliency(it.model, it.x[i : i + 1], it.y[i : i + 1], 5)
+        theirs = naive.saliency(it.model, it.x[i : i + 1], it.y[i : i + 1], naive.right_ends(5))
         torch.testing.assert_close(ours[i], theirs, rtol=1e-4, atol=1e-4)
 
 
@@ -118,7 +118,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Subject:
         monkeypatch.setattr(module, "subject", lambda *_, **__: it)
         monkeypatch.setattr(module, "side_by_side", lambda ways, device, **__: side_by_side(ways, device, repeats=1))
     monkeypatch.setattr(quadrature, "FINE", 16)
-    monkeypatch.setattr(ifia, "N", 3)
+    monkeypatch.setattr(ifia, "N", 8)
+    monkeypatch.setattr(ifia, "FINE", 64)
     monkeypatch.setattr(ifia, "paper", lambda name: replace(paper(name), k=20))  # of 144 pixels
     monkeypatch.setattr(run, "measured_rates", lambda *_: RATES)
     return it
@@ -148,15 +149,21 @@ def test_a_training_case_has_all_its_parts(small: Subject) -> None:
 
 def test_an_ifia_case_agrees(small: Subject) -> None:
     case = ifia.measure("mini", CPU, "fp32", rates=RATES, quick=True)
-    (comparison,) = case.comparisons
-    assert [a.of for a in comparison.agreement] == [
-        "attribution map, fp32",
-        "attack direction, fp32",
-        "first step, as timed (fp32)",
-    ]
-    assert comparison.roofline is not None
-    assert 0 < comparison.roofline.operations <= comparison.roofline.baseline_operations
-    for _, alone, together in case.tables[0].rows:
+    as_many, as_accurate = case.comparisons
+    assert as_accurate.what == "IFIA iteration, equal error of the map"
+    for comparison in case.comparisons:
+        assert [a.of for a in comparison.agreement] == [
+            "attribution map, fp32",
+            "attack direction, fp32",
+            "first step, as timed (fp32)",
+        ]
+        assert comparison.roofline is not None
+        assert 0 < comparison.roofline.operations <= comparison.roofline.baseline_operations
+    assert as_accurate.roofline.operations < as_many.roofline.operations  # type: ignore[union-attr]
+    lowest, errors = case.tables
+    ends, points = (row for row in errors.rows)
+    assert 0 < points[1] <= ends[1] < 1
+    for _, alone, together in lowest.rows:
         assert alone == pytest.approx(together, abs=0.05)
 
 

@@ -9,16 +9,18 @@ from typing import get_args
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from robattr import models
 from robattr.data import Batches, from_tensors
 from robattr.errors import CheckpointError, Diverged, InvalidInput
 from robattr.formula import Distributional
-from robattr.train import checkpoint
+from robattr.train import checkpoint, loop, start
 from robattr.train.directory import InUse, locked
 from robattr.train.loop import train
 from robattr.train.run import Method
+from robattr.train.state import make_optimizer
 from robattr.train.step import size_of_ig
 from train_fixtures import QUICK, lines, tiny_data, tiny_net, weights
 
@@ -100,6 +102,49 @@ def test_clipping_bounds_the_update(tmp_path):
     model, _ = go(run, tmp_path / "run")
     assert lines(tmp_path / "run")[0]["grad_norm"] > 1e-3
     assert float((weights(model) - weights(tiny_net())).norm()) == pytest.approx(1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_channels_last_trains_alike_under_a_fused_optimiser(tmp_path, monkeypatch, optimizer):
+    """The layout of a run on a GPU; a fused optimiser needs gradients and its own state laid out like the weights."""
+    run = replace(QUICK, method="ig-norm", optimizer=optimizer, average=0.5, steps=4)
+    source = torch.Generator().manual_seed(2)
+    data = from_tensors(torch.rand((60, 3, 6, 6), generator=source), torch.arange(60) % 3, validation=0.1, test=0.1)
+
+    def net():
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Softplus(), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(16, 3))
+
+    def trained(path, **change):
+        model = net()
+        train(replace(run, **change), tmp_path / path, dataset=data, model=model, device="cpu", resume=path == "moved")
+        return model
+
+    plain = trained("plain")
+    for module in (start, loop):
+        monkeypatch.setattr(module, "layout", lambda *_: torch.channels_last)
+
+    def fused(run, model):
+        made = make_optimizer(run, model)
+        for group in made.param_groups:
+            group["fused"], group["foreach"] = True, False
+        return made
+
+    monkeypatch.setattr(start, "make_optimizer", fused)
+    heard = []
+    step = type(fused(run, net())).step
+    monkeypatch.setattr(
+        type(fused(run, net())), "step",
+        lambda self: (
+            heard.extend(p.grad.stride() == p.stride() for g in self.param_groups for p in g["params"]), step(self)
+        )[1],
+    )  # fmt: skip
+    trained("moved", steps=2)
+    moved = trained("moved")
+    assert moved[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert len(heard) == 4 * 6
+    assert all(heard)
+    torch.testing.assert_close(weights(moved), weights(plain), rtol=1e-4, atol=1e-6)
 
 
 def test_averaged_weights_are_kept_and_change_nothing_on_the_way(tmp_path):

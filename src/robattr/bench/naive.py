@@ -67,9 +67,9 @@ def update(
     return loss.detach(), penalty.detach()
 
 
-def saliency(model: nn.Module, x: Tensor, y: Tensor, N: int, *, graph: bool = False) -> Tensor:
-    """S = Σ_channels |x ⊙ (1/N) Σ_i ∇ z_y((i/N) x)|, scaled to sum H·W; one example, x (1, C, H, W), S (H, W)."""
-    z = torch.cat([x * (i / N) for i in range(1, N + 1)])
+def saliency(model: nn.Module, x: Tensor, y: Tensor, points: Sequence[float], *, graph: bool = False) -> Tensor:
+    """S = Σ_channels |x ⊙ mean_i ∇ z_y(t_i x)|, scaled to sum H·W; one example, x (1, C, H, W), S (H, W)."""
+    z = torch.cat([x * t for t in points])
     if not z.requires_grad:
         z.requires_grad_()
     (gradient,) = torch.autograd.grad(model(z)[:, int(y)].sum(), z, create_graph=graph)
@@ -86,26 +86,26 @@ class Fragility:
     steps: int
     k: int
     bounds: tuple[float, float]
-    N: int = 100
+    points: Sequence[float]
 
     def direction(self, twin: nn.Module, x: Tensor, y: Tensor, top: Tensor) -> Tensor:
         """−∇_x Σ_top S̃(x), S̃ the map of the softplus twin."""
         x = x.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(-saliency(twin, x, y, self.N, graph=True).flatten()[top].sum(), x)
+        (gradient,) = torch.autograd.grad(-saliency(twin, x, y, self.points, graph=True).flatten()[top].sum(), x)
         return gradient
 
     def __call__(self, model: nn.Module, twin: nn.Module, x: Tensor, y: Tensor) -> float:
         """The lowest Kendall correlation of any iterate that keeps the label; 1 where none does."""
         from scipy.stats import kendalltau
 
-        clean = saliency(model, x, y, self.N)
+        clean = saliency(model, x, y, self.points)
         label, top = model(x).argmax(), clean.flatten().argsort()[-self.k :]
         lowest, z = 1.0, x
         for _ in range(self.steps):
             z = z + self.alpha * self.direction(twin, z, y, top).sign()
             z = (x + (z - x).clamp(-self.eps, self.eps)).clamp(*self.bounds)
             if model(z).argmax() == label:
-                seen = saliency(model, z, y, self.N)
+                seen = saliency(model, z, y, self.points)
                 score = float(kendalltau(clean.flatten().cpu().numpy(), seen.flatten().cpu().numpy()).statistic)
                 lowest = min(lowest, score)
         return lowest

@@ -27,9 +27,10 @@ rounding flips a share p of them, the relative error is about 2√p, far above t
 def layout(arithmetic: str, x: Tensor) -> torch.memory_format:
     """How images like x (B, C, H, W) and the kernels lie in memory where products in that precision run fastest.
 
-    The bf16 units of a GPU read pixels with all their channels beside each other; other layouts are copied first.
+    The tf32 and bf16 units of a GPU read pixels with all their channels beside each other; other layouts are copied
+    first.
     """
-    last = x.is_cuda and arithmetic == "bf16" and x.dim() == 4 and x.shape[1] > 1
+    last = x.is_cuda and arithmetic in ("tf32", "bf16") and x.dim() == 4 and x.shape[1] > 1
     return torch.channels_last if last else torch.contiguous_format
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from robattr.errors import InvalidInput, nearest
 from robattr.formula.attribution import IG
 from robattr.formula.network import Bound, Model, bind, gradient, second_order
-from robattr.formula.quadrature import right
+from robattr.formula.quadrature import Rules, right
 from robattr.formula.scalars import logit
 from robattr.models.resnet import scale_invariant
 
@@ -68,13 +68,13 @@ def gradient_input() -> Saliency:
     return Saliency("gi", lambda model, x, y: x * _gradient(model, x, y))
 
 
-def integrated_gradients(N: int = 100) -> Saliency:
-    """S = |IG^{logit_y}(0, x)| with the reference's N right-hand points (i/N)·x, i = 1..N.
+def integrated_gradients(N: int = 100, rule: Rules = right) -> Saliency:
+    """S = |IG^{logit_y}(0, x)| with the reference's N right-hand points (i/N)·x, i = 1..N, or those of another `rule`.
 
     The paper writes the left-hand sum; its code, and so this, takes the right-hand one. The true label's
     *logit* is attributed, although training attributes the loss.
     """
-    ig = IG(of=logit, rule=right(N))
+    ig = IG(of=logit, rule=rule(N))
 
     def from_black(model: Model, x: Tensor, y: Tensor) -> Tensor:
         return ig(model, torch.zeros_like(x), x, y)

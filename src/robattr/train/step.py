@@ -73,7 +73,7 @@ def descend(
     if run.clip is not None:
         gradient *= (run.clip / norm.clamp_min(1e-12)).clamp_max(1.0)
     for parameter, part in zip(parameters, gradient.split([p.numel() for p in parameters]), strict=True):
-        parameter.grad = part.view_as(parameter)
+        parameter.grad = _laid_out_like(parameter, part)
     for group in state.optimizer.param_groups:
         group["lr"] = run.rate(state.step)
     state.optimizer.step()
@@ -128,3 +128,12 @@ def _sizes(objective: Objective) -> list[Measured]:
 def _gradient(parameter: Tensor) -> Tensor:
     """A parameter's gradient as a vector; zero where ρ does not depend on it."""
     return (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).reshape(-1)
+
+
+def _laid_out_like(parameter: Tensor, values: Tensor) -> Tensor:
+    """`values`, a vector in the order of `reshape(-1)`, in the parameter's shape and memory layout.
+
+    Fused optimisers ask for gradients that lie in memory as their parameters do.
+    """
+    gradient = values.view_as(parameter)
+    return gradient if gradient.stride() == parameter.stride() else torch.empty_like(parameter).copy_(gradient)
