@@ -23,7 +23,7 @@ from robattr.formula.quadrature import Rule, midpoint, right
 from robattr.formula.scalars import cross_entropy
 
 EXAMPLES, FINE, CHUNK = 16, 400, 20
-GRID = (*range(1, 12), *range(12, 50, 2))  # numbers of midpoints that are tried
+GRID = (*range(1, 12), *range(12, 50, 2), *range(50, 100, 5))  # numbers of midpoints that are tried
 ERRORS = ("IG", "‖IG‖₁", "completeness")
 
 
