@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from nets import NETS, OldTanh, OwnActivation, OwnTanh, Residual, conv, images
 from robattr import PGD, L2Ball, LinfBall, displacement, l2, objectives, power
-from robattr.engine import Compiled, Step, deterministic, layout, own_function, precision, tuned
+from robattr.engine import Compiled, Step, deterministic, kernels, layout, own_function, precision, tuned
 from robattr.errors import InvalidInput
 from robattr.formula.objective import Rho, Robust
 from robattr.models import paper_cnn, resnet
@@ -116,6 +118,39 @@ def test_the_step_is_the_users_loop() -> None:
     torch.testing.assert_close(out.value, direct.value.detach())
     for p, q in zip(ours, theirs, strict=True):
         torch.testing.assert_close(p, q)
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+def test_derivatives_in_kernels_run_as_such_on_a_gpu(form: torch.memory_format) -> None:
+    """The pass over the compiler's graph: as many rewritten as there are kernels, and nothing changes."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(2, 3, 3, padding=1), nn.Softplus(), nn.Conv2d(3, 4, 3, stride=2), nn.Softplus(),
+        nn.Conv2d(4, 5, 3, stride=2, padding=1), nn.Softplus(), nn.Flatten(), nn.Linear(5 * 4 * 4, 3),
+    ).double()  # fmt: skip
+    net, x = net.to(memory_format=form), torch.rand(4, 2, 16, 16, dtype=torch.float64).contiguous(memory_format=form)
+    y, step = torch.tensor([0, 1, 2, 0]), 0.1 * torch.randn_like(x)
+    weights = {name: p.detach() for name, p in net.named_parameters()}
+
+    def penalty(weights: dict[str, Tensor], x: Tensor, y: Tensor, step: Tensor) -> Tensor:
+        g = torch.func.grad(lambda v: F.cross_entropy(torch.func.functional_call(net, weights, v), y))(x)
+        return (step * g).abs().sum()
+
+    given = weights, x, y, step
+    traced = make_fx(torch.func.grad(penalty), tracing_mode="fake")(*given)
+    expected = traced(*given)
+    assert kernels.rewrite(traced.graph) == 3
+    traced.recompile()
+    assert "convolution_backward" in traced.code
+    found = traced(*given)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_an_ordinary_convolution_by_a_large_kernel_stays() -> None:
+    x, w = torch.rand(2, 3, 7, 7), torch.rand(4, 3, 7, 7)
+    both = make_fx(lambda x, w: (F.conv2d(x, w), F.conv2d(x, w[:, :, :2, :2], padding=1)), tracing_mode="fake")(x, w)
+    assert kernels.rewrite(both.graph) == 0
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU")

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from robattr.engine import kernels
 from robattr.engine.precision import ALLOWED, in_use
 from robattr.formula.network import second_order
 
@@ -31,7 +32,7 @@ class Compiled:
     in all.
     """
 
-    def __init__(self, fn: Callable[..., Any], *, name: str, backend: str = "inductor") -> None:
+    def __init__(self, fn: Callable[..., Any], *, name: str, backend: str | Callable[..., Any] = "inductor") -> None:
         self._fn, self._name, self._backend = fn, name, backend
         self._run: Callable[..., Any] | None = None
         self.seconds = 0.0
@@ -44,7 +45,9 @@ class Compiled:
         _keep_cache()
         plain = self._plain(*args)
         try:
-            fast = torch.compile(self._fn, dynamic=False, fullgraph=True, backend=self._backend)
+            fast = torch.compile(
+                self._fn, dynamic=False, fullgraph=True, backend=self._backend, options=self._options(args)
+            )
             out = fast(*args)
             if plain is not None:
                 _hold(out, plain)
@@ -60,6 +63,11 @@ class Compiled:
             out = self._fn(*args) if plain is None else plain
         self.seconds = time.perf_counter() - begun
         return out
+
+    def _options(self, args: Any) -> dict[str, Any] | None:
+        """Our own pass, where inductor compiles for a GPU."""
+        ours = self._backend == "inductor" and any(t.is_cuda for t in _tensors(args))
+        return kernels.options() if ours else None
 
     def _plain(self, *args: Any) -> Any:
         """The eager answer; None where it takes more memory than there is, which the compiled one may not."""
