@@ -20,6 +20,7 @@ from robattr.bench import (
     ifia,
     kendall,
     naive,
+    profiling,
     quadrature,
     render,
     results,
@@ -134,6 +135,7 @@ def test_a_training_case_has_all_its_parts(small: Subject) -> None:
     assert loose.what.endswith("‖IG‖₁")
     for comparison in case.comparisons:
         assert comparison.ratio > 0
+        assert sum(comparison.spent.values()) == pytest.approx(1)
         assert len(comparison.agreement) == 2
         assert all(a.measured <= a.allowed == 1e-3 for a in comparison.agreement)
         assert comparison.roofline is not None
@@ -355,18 +357,46 @@ def test_the_page_holds_every_number_and_every_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("floor", "kept", "says"),
+    ("floor", "kept", "spent", "says"),
     [
-        (1.5, 0.1, "1.33 times the floor of 1.5 ms: bound by arithmetic (arithmetic at full rate is 75% of the time"),
-        (0.1, 1.2, "bound by memory traffic"),
-        (0.1, 0.1, "kernels too small to fill the device"),
+        (1.5, 0.1, {}, "1.33 times the floor of 1.5 ms: bound by arithmetic (arithmetic at full rate is 75% of"),
+        (0.1, 1.2, {}, "bound by memory traffic"),
+        (0.1, 0.1, {}, "traffic of kept activations 5%."),
+        (0.1, 0.1, {"convolutions": 0.3, "everything between": 0.5, "matrix products": 0.2},
+         "convolutions 30%, everything between 50%, matrix products 20%; so its products run at 10% of the rate"),
     ],
-)
-def test_the_reason_follows_from_the_counts(floor: float, kept: float, says: str) -> None:
+)  # fmt: skip
+def test_the_reason_follows_from_counts_and_profile(floor: float, kept: float, spent: dict, says: str) -> None:
     comparison = example().cases[0].comparisons[0]
     assert comparison.roofline is not None
-    changed = replace(comparison, roofline=replace(comparison.roofline, floor_ms=floor, kept_ms=kept))
+    changed = replace(comparison, roofline=replace(comparison.roofline, floor_ms=floor, kept_ms=kept), spent=spent)
     assert says in render.why(changed)
+
+
+def test_a_profile_tells_kinds_apart() -> None:
+    x = torch.rand(8, 3, 16, 16)
+    conv, dense = nn.Conv2d(3, 8, 3), nn.Linear(256, 256)
+    of_conv, of_dense = profiling.spent(lambda: conv(x), CPU), profiling.spent(lambda: dense(x.flatten(2)).relu(), CPU)
+    for shares in (of_conv, of_dense):
+        assert sum(shares.values()) == pytest.approx(1)
+        assert list(shares.values()) == sorted(shares.values(), reverse=True)
+    assert next(iter(of_conv)) == "convolutions"
+    assert next(iter(of_dense)) == "matrix products"
+    assert "convolutions" not in of_dense
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("sm80_xmma_gemm_cf32cf32_f32f32_cf32_nt_n_tilesize64x32x8", "convolutions"),
+        ("void fft2d_r2c_32x32<float, false, 1u, false>(float2*)", "convolutions"),
+        ("sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32", "matrix products"),
+        ("triton_poi_fused_convolution_max_pool2d_with_indices_2", "everything between"),
+        ("Memcpy DtoD (Device -> Device)", "copies"),
+    ],
+)
+def test_kernels_by_name(name: str, kind: str) -> None:
+    assert profiling.kind_of(name) == kind
 
 
 @pytest.mark.parametrize(

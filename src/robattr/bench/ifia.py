@@ -13,6 +13,7 @@ from robattr.bench import naive
 from robattr.bench.agree import ALLOWED, agree, within
 from robattr.bench.counting import operations, size_of
 from robattr.bench.engine import Work, kept_traffic
+from robattr.bench.profiling import spent
 from robattr.bench.quadrature import GRID, norm
 from robattr.bench.results import Agreement, Case, Comparison, Side, Table
 from robattr.bench.subjects import DATASETS, Subject, subject
@@ -83,6 +84,7 @@ def _compare(
         _work(it, ours, arithmetic).over(rates, baseline=_port_operations(it, theirs)),
         compile_s=0.0 if ours.batch is None else max(0.0, begun - quicker.ms / 1e3),
         per="example and iteration",
+        spent=spent(lambda: _run(it, ours, arithmetic), it.device),
     )
 
 

@@ -156,7 +156,12 @@ def why(c: Comparison) -> str:
     shares = f"arithmetic at full rate is {arithmetic:.2g}% of the time, traffic of kept activations {traffic:.2g}%"
     if max(arithmetic, traffic) >= 50:
         return f"{far}: bound by {'arithmetic' if arithmetic >= traffic else 'memory traffic'} ({shares})."
-    return f"{far}: {shares}; the rest goes to kernels too small to fill the device and to those between the products."
+    products = sum(c.spent.get(kind, 0.0) for kind in ("convolutions", "matrix products"))
+    if not products:
+        return f"{far}: {shares}."
+    kinds = ", ".join(f"{kind} {100 * share:.2g}%" for kind, share in c.spent.items())
+    rate = arithmetic / products
+    return f"{far}: {shares}. Measured: {kinds}; so its products run at {rate:.2g}% of the rate of a large one."
 
 
 def number(value: str | float) -> str:

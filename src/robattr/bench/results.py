@@ -53,7 +53,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The obvious way and the engine, in one run, on the same numbers."""
+    """The obvious way and the engine, in one run, on the same numbers. `spent`: shares of the engine's time by kind."""
 
     what: str
     baseline: Side
@@ -62,6 +62,7 @@ class Comparison:
     roofline: Roofline | None = None
     compile_s: float = 0.0
     per: str = "call"
+    spent: dict[str, float] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float:

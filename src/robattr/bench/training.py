@@ -19,6 +19,7 @@ from robattr.bench.engine import (
     work_of_gradient,
     work_of_step,
 )
+from robattr.bench.profiling import spent
 from robattr.bench.quadrature import Accuracy, Quadrature, fine_penalty
 from robattr.bench.results import Case, Comparison, Side, Table
 from robattr.bench.subjects import Subject, subject
@@ -90,6 +91,7 @@ def compare_gradients(it: Subject, how: How, rates: Rates) -> Comparison:
         agreement,
         work.over(rates, baseline=operations(port)),
         seconds,
+        spent=spent(fast, it.device),
     )
 
 
@@ -131,6 +133,7 @@ def compare_steps(it: Subject, how: How, accuracy: Accuracy, rates: Rates) -> tu
         agreement,
         work.over(rates, baseline=run.attack_steps * first + last),
         step.seconds,
+        spent=spent(fast, it.device),
     )
     return comparison, out
 
