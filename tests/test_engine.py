@@ -139,7 +139,7 @@ def test_derivatives_in_kernels_run_as_such_on_a_gpu(form: torch.memory_format) 
     given = weights, x, y, step
     traced = make_fx(torch.func.grad(penalty), tracing_mode="fake")(*given)
     expected = traced(*given)
-    assert kernels.rewrite(traced.graph) == 3
+    assert kernels.kernel_gradients(traced.graph) == 3
     traced.recompile()
     assert "convolution_backward" in traced.code
     found = traced(*given)
@@ -147,10 +147,41 @@ def test_derivatives_in_kernels_run_as_such_on_a_gpu(form: torch.memory_format) 
         torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-18, 1e12, 0.0])
+def test_input_gradients_in_half_precision_keep_tf32s_error_and_float32s_range(scale: float) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 5, padding=2), nn.ReLU(),
+        nn.Conv2d(16, 8, 3, stride=2), nn.Flatten(), nn.Linear(8 * 5 * 5, 3),
+    )  # fmt: skip
+    x = torch.rand(4, 1, 24, 24)
+
+    def gradient(x: Tensor) -> Tensor:
+        return torch.func.grad(lambda v: scale * net(v).square().sum())(x)
+
+    weights = {name: p.detach() for name, p in net.named_parameters() if name.endswith("weight")}
+
+    def of_weights(x: Tensor, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        return torch.func.grad(lambda w: scale * torch.func.functional_call(net, w, x).square().sum())(weights)
+
+    with torch.no_grad():
+        for fn, given, many in ((gradient, (x,), 2), (of_weights, (x, weights), 2)):  # the first has one channel
+            traced = make_fx(fn, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
+            expected = fn(*given)
+            assert kernels.half_input_gradients(traced.graph) == many
+            traced.graph.lint()
+            traced.recompile()
+            found = traced(*given)
+            pairs = [(found, expected)] if fn is gradient else [(found[k], expected[k]) for k in weights]
+            for ours, theirs in pairs:
+                assert float((ours - theirs).norm()) <= 2**-10 * float(theirs.norm())
+            assert scale == 0 or not all(torch.equal(*pair) for pair in pairs)
+
+
 def test_an_ordinary_convolution_by_a_large_kernel_stays() -> None:
     x, w = torch.rand(2, 3, 7, 7), torch.rand(4, 3, 7, 7)
     both = make_fx(lambda x, w: (F.conv2d(x, w), F.conv2d(x, w[:, :, :2, :2], padding=1)), tracing_mode="fake")(x, w)
-    assert kernels.rewrite(both.graph) == 0
+    assert kernels.kernel_gradients(both.graph) == 0
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU")

@@ -65,9 +65,9 @@ class Compiled:
         return out
 
     def _options(self, args: Any) -> dict[str, Any] | None:
-        """Our own pass, where inductor compiles for a GPU."""
-        ours = self._backend == "inductor" and any(t.is_cuda for t in _tensors(args))
-        return kernels.options() if ours else None
+        """Our own passes, where inductor compiles for a GPU."""
+        on_gpu = next((t.device for t in _tensors(args) if t.is_cuda), None)
+        return kernels.options(in_use(on_gpu)) if on_gpu and self._backend == "inductor" else None
 
     def _plain(self, *args: Any) -> Any:
         """The eager answer; None where it takes more memory than there is, which the compiled one may not."""
