@@ -14,7 +14,7 @@ from robattr.bench.agree import ALLOWED, agree, within
 from robattr.bench.counting import operations, size_of
 from robattr.bench.engine import Work, kept_traffic
 from robattr.bench.profiling import spent
-from robattr.bench.quadrature import GRID, norm
+from robattr.bench.quadrature import fewest, norm
 from robattr.bench.results import Agreement, Case, Comparison, Side, Table
 from robattr.bench.subjects import DATASETS, Subject, subject
 from robattr.bench.timing import Rates, once, side_by_side
@@ -43,24 +43,20 @@ def measure(name: str, device: torch.device, arithmetic: str, *, rates: Rates, q
     batch = 1000 if device.type == "cuda" else 32
     it = subject(name, device, quick=quick, batch=batch // 4 if quick else batch)
     protocol, steps = paper(DATASETS.get(name, name)), 2 if quick else 4
-    attack = partial(_attack, it, protocol, steps)
-    ours, theirs = attack(right(N))
+    ours, theirs = _attack(it, protocol, steps, right(N))
     same = _compare(it, ours, theirs, theirs, arithmetic, rates=rates)
     found = _run(it, ours, arithmetic).score[:CHECKED].tolist()
     soft = naive.twin(it.model)
-    rows = tuple((i, _port(it, soft, theirs, i), score) for i, score in enumerate(found))
-    tables = [Table(f"Lowest Kendall after {steps} iterations", ("example", "one at a time", "batch"), rows)]
+    scores = tuple((i, _port(it, soft, theirs, i), score) for i, score in enumerate(found))
+    tables = [Table(f"Lowest Kendall after {steps} iterations", ("example", "one at a time", "batch"), scores)]
     comparisons = [same]
     if not bool(ours.can_shorten(it.x[:CHECKED]).all()):
-        errors = _Errors(it)
-        few = errors.equal()
-        comparisons.append(
-            replace(
-                _compare(it, *attack(few), theirs, arithmetic, rates=rates),
-                what="IFIA iteration, equal error of the map",
-            )
-        )
-        tables.append(errors.table(few))
+        error = partial(_error, it.first(EXAMPLES), _map(it.first(EXAMPLES), midpoint(FINE)))
+        few = midpoint(fewest(error, N))
+        equal = _compare(it, *_attack(it, protocol, steps, few), theirs, arithmetic, rates=rates)
+        comparisons.append(replace(equal, what="IFIA iteration, equal error of the map"))
+        rows = ((f"right({N})", error(right(N))), (f"midpoint({len(few)})", error(few)))
+        tables.append(Table(f"Relative error of the map, fine rule midpoint({FINE})", ("rule", "error"), rows))
     return Case(f"ifia {name}", _setting(it, protocol), tuple(comparisons), tuple(tables))
 
 
@@ -102,36 +98,19 @@ def _attack(it: Subject, p: Protocol, steps: int, rule: Rule) -> tuple[IFIA, nai
     """The attack on the maps of one rule, by the engine and by the port."""
     k = min(p.k, it.x[0, 0].numel())
     batch = len(it.x) if it.device.type == "cuda" else None
-    map = integrated_gradients(len(rule), lambda _: rule)
+    map = integrated_gradients(rule=rule)
     ours = IFIA(it.model, p.eps, p.alpha, steps, k=k, map=map, bounds=p.bounds, batch=batch)
     return ours, naive.Fragility(p.eps, p.alpha, steps, k, p.bounds, rule.nodes)
 
 
-class _Errors:
+def _map(few: Subject, rule: Rule) -> Tensor:
+    with precision("fp32", few.device.type):
+        return saliency(integrated_gradients(rule=rule), few.model, few.x, few.y)
+
+
+def _error(few: Subject, fine: Tensor, rule: Rule) -> float:
     """How far maps by a rule are from those by a fine one: mean over examples of ‖S − S_fine‖₁ / ‖S_fine‖₁."""
-
-    def __init__(self, it: Subject) -> None:
-        self._few = it.first(EXAMPLES)
-        self._fine = self._map(midpoint(FINE))
-
-    def _map(self, rule: Rule) -> Tensor:
-        map = integrated_gradients(len(rule), lambda _: rule)
-        with precision("fp32", self._few.device.type):
-            return saliency(map, self._few.model, self._few.x, self._few.y)
-
-    def of(self, rule: Rule) -> float:
-        """The error of a rule."""
-        return float((norm(self._map(rule) - self._fine) / norm(self._fine)).mean())
-
-    def equal(self) -> Rule:
-        """The fewest midpoints of the grid that err no more than the reference's points."""
-        bar = self.of(right(N))
-        return next((midpoint(m) for m in GRID if m < N and self.of(midpoint(m)) <= bar), midpoint(N))
-
-    def table(self, few: Rule) -> Table:
-        """The reference's rule and the engine's."""
-        rows = ((f"right({N})", self.of(right(N))), (f"midpoint({len(few)})", self.of(few)))
-        return Table(f"Relative error of the map, fine rule midpoint({FINE})", ("rule", "error"), rows)
+    return float((norm(_map(few, rule) - fine) / norm(fine)).mean())
 
 
 def _maps_and_directions(it: Subject, ours: IFIA, theirs: naive.Fragility) -> list[tuple[str, Tensor, Tensor]]:

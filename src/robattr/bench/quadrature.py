@@ -10,6 +10,7 @@ at the x' that the adversary finds. Networks of ReLUs have gradients that jump, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -64,11 +65,10 @@ class Quadrature:
     def equal(self, by: str) -> Accuracy:
         """The fewest midpoints of the grid whose error does not exceed that of the recipe's right ends."""
 
-        def fewest(reference: int) -> int:
-            bar = self.errors(right(reference))[by]
-            return next((m for m in GRID if m < reference and self.errors(midpoint(m))[by] <= bar), reference)
+        def error(rule: Rule) -> float:
+            return self.errors(rule)[by]
 
-        return Accuracy(by, fewest(self.run.m), fewest(self.run.m_attack))
+        return Accuracy(by, fewest(error, self.run.m), fewest(error, self.run.m_attack))
 
     def table(self, found: list[Accuracy]) -> Table:
         """The reference's rules and ours, with their errors."""
@@ -85,6 +85,12 @@ class Quadrature:
             add(use, "as many midpoints", "midpoint", midpoint(reference))
         columns = ("for", "rule", "who", *(f"error of {name}" for name in ERRORS))
         return Table(f"Relative quadrature errors, fine rule midpoint({FINE})", columns, tuple(rows))
+
+
+def fewest(error: Callable[[Rule], float], reference: int) -> int:
+    """The fewest midpoints of the grid whose error does not exceed that of `reference` right ends."""
+    bar = error(right(reference))
+    return next((m for m in GRID if m < reference and error(midpoint(m)) <= bar), reference)
 
 
 def fine_penalty(subject: Subject, worst: Tensor) -> float:

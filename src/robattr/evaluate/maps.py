@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from robattr.errors import InvalidInput, nearest
 from robattr.formula.attribution import IG
 from robattr.formula.network import Bound, Model, bind, gradient, second_order
-from robattr.formula.quadrature import Rules, right
+from robattr.formula.quadrature import Rule, right
 from robattr.formula.scalars import logit
 from robattr.models.resnet import scale_invariant
 
@@ -68,18 +68,19 @@ def gradient_input() -> Saliency:
     return Saliency("gi", lambda model, x, y: x * _gradient(model, x, y))
 
 
-def integrated_gradients(N: int = 100, rule: Rules = right) -> Saliency:
-    """S = |IG^{logit_y}(0, x)| with the reference's N right-hand points (i/N)·x, i = 1..N, or those of another `rule`.
+def integrated_gradients(N: int = 100, *, rule: Rule | None = None) -> Saliency:
+    """S = |IG^{logit_y}(0, x)| with the reference's N right-hand points (i/N)·x, i = 1..N, or those of a `rule`.
 
     The paper writes the left-hand sum; its code, and so this, takes the right-hand one. The true label's
     *logit* is attributed, although training attributes the loss.
     """
-    ig = IG(of=logit, rule=rule(N))
+    rule = right(N) if rule is None else rule
+    ig = IG(of=logit, rule=rule)
 
     def from_black(model: Model, x: Tensor, y: Tensor) -> Tensor:
         return ig(model, torch.zeros_like(x), x, y)
 
-    return Saliency("ig", from_black, nodes=N, complete=True, along_ray=gradient_input())
+    return Saliency("ig", from_black, nodes=len(rule), complete=True, along_ray=gradient_input())
 
 
 def constant_along_ray(map: Saliency, model: nn.Module, x: Tensor, *, eps: float = 0.0) -> Tensor:
