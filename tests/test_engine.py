@@ -178,6 +178,43 @@ def test_input_gradients_in_half_precision_keep_tf32s_error_and_float32s_range(s
             assert scale == 0 or not all(torch.equal(*pair) for pair in pairs)
 
 
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+def test_pools_by_tiles_choose_as_torch_does(form: torch.memory_format) -> None:
+    """Values, gradients and gradients of gradients, with ties (a blank image) among them; other pools stay."""
+    import torch._inductor.lowering  # which the decompositions take for granted
+    from torch._inductor.decomposition import decompositions
+
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.Softplus(), nn.MaxPool2d((2, 3)), nn.Conv2d(4, 5, 3, padding=1), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Softplus(), nn.MaxPool2d(3, stride=1), nn.Flatten(), nn.Linear(5 * 1 * 2, 3),
+    ).double()  # fmt: skip
+    x = torch.rand(3, 1, 12, 24, dtype=torch.float64)
+    x[1] = 0
+    net, x = net.to(memory_format=form), x.contiguous(memory_format=form)
+
+    def twice(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        def once(x: Tensor) -> Tensor:
+            return torch.func.grad(lambda v: net(v).exp().sum())(x)
+
+        return net(x), once(x), torch.func.grad(lambda v: once(v).square().sum())(x)
+
+    op = torch.ops.aten.max_pool2d_with_indices.default
+    with torch.no_grad():
+        traced = make_fx(twice, {op: decompositions[op]}, tracing_mode="fake", _allow_non_fake_inputs=True)(x)
+        pools = sum(str(n.target) == kernels.POOL for n in traced.graph.nodes)
+        assert kernels.tiled_pools(traced.graph) == pools * 2 // 3 > 0
+        traced.graph.eliminate_dead_code()
+        traced.graph.lint()
+        traced.recompile()
+        left = [str(n.target) for n in traced.graph.nodes]
+        assert left.count(kernels.POOL) == pools // 3
+        assert left.count("aten.max_pool2d_with_indices_backward.default") == 3  # all of the overlapping pool
+        assert left.count("aten.gather.default") == 1
+        for ours, theirs in zip(traced(x), twice(x), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
 def test_an_ordinary_convolution_by_a_large_kernel_stays() -> None:
     x, w = torch.rand(2, 3, 7, 7), torch.rand(4, 3, 7, 7)
     both = make_fx(lambda x, w: (F.conv2d(x, w), F.conv2d(x, w[:, :, :2, :2], padding=1)), tracing_mode="fake")(x, w)

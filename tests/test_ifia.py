@@ -108,7 +108,7 @@ def test_equals_the_naive_reference(case, map: Saliency) -> None:
         history = [min(walks[b, r][1][t] for r in range(3)) for t in range(STEPS)]
         assert found.history["kendall"][b].tolist() == pytest.approx(history, abs=1e-12)
     rows = [(b, 1) for b in range(len(x))]
-    walk = attack.iterates(x, y, map(net, x, y).detach(), start=attack.starts(x, rows), rows=rows)
+    walk = attack.iterates(x, y, *attack.seen(x, y), start=attack.starts(x, rows), rows=rows)
     for t, step in enumerate(walk):
         expected = torch.stack([walks[b, 1][0][t] for b in range(len(x))])
         torch.testing.assert_close(step.x, expected, rtol=0, atol=1e-12)
@@ -245,7 +245,7 @@ def test_a_transfer_attack_follows_the_other_net(case) -> None:
     other = Net().double()
     rows = [(b, 0) for b in range(len(x))]
     clean = attack.map(net, x, y).detach()
-    walk = replace(attack, source=other).iterates(x, y, clean, start=x, rows=rows)
+    walk = replace(attack, source=other).iterates(x, y, *attack.seen(x, y), start=x, rows=rows)
     step = next(iter(walk))
     assert torch.is_grad_enabled(), "a walk under way leaves the caller's gradient mode alone"
     expected = torch.stack([naive_step("ig", other, x[b], int(y[b]), clean[b]) for b in range(len(x))])

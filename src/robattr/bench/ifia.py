@@ -42,7 +42,7 @@ def measure(name: str, device: torch.device, arithmetic: str, *, rates: Rates, q
     need("scipy.stats", extra="eval")
     batch = 1000 if device.type == "cuda" else 32
     it = subject(name, device, quick=quick, batch=batch // 4 if quick else batch)
-    protocol, steps = paper(DATASETS.get(name, name)), 2 if quick else 4
+    protocol, steps = paper(DATASETS.get(name, name)), 2 if quick else 10
     ours, theirs = _attack(it, protocol, steps, right(N))
     same = _compare(it, ours, theirs, theirs, arithmetic, rates=rates)
     found = _run(it, ours, arithmetic).score[:CHECKED].tolist()

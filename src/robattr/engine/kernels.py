@@ -15,6 +15,13 @@ the largest Σ|W| to 2⁷, so that no sum exceeds 2¹⁵:
     dgrad(g, W) = dgrad(half(2ᵃ g), half(2ᵇ W)) / 2ᵃ⁺ᵇ
 
 Forward passes stay in float32: rounded activations tie, and a max-pool then picks another winner.
+
+**Of a max-pool.** Pools that tile an image (kernel = stride, as in the paper's MNIST net) become comparisons of the
+tile's corners, and their derivatives choices among the corners by the number k of the winner. All of these are
+pointwise, so that the compiler computes what stands around a pool inside the same loop, and what is four times as large
+as the pool's result is never stored:
+
+    value = max_k x_k      backward: (g at corner k, else 0)      its backward: v_k
 """
 
 from __future__ import annotations
@@ -28,8 +35,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-aten = torch.ops.aten
-CONVERT = torch.ops.prims.convert_element_type.default
+aten, prims = torch.ops.aten, torch.ops.prims
+CONVERT = prims.convert_element_type.default
 ONLY_INPUT, ONLY_KERNEL = [True, False, False], [False, True, False]  # of a convolution's input, kernel and bias
 
 
@@ -118,6 +125,102 @@ def _power_of_two(call: Callable[..., Node], sizes: Node, *, reach: float) -> No
     return call(aten.mul.Tensor, call(aten.exp2.default, exponent), reach)
 
 
+POOL, INDICES = (f"prims._low_memory_max_pool_{name}.default" for name in ("with_offsets", "offsets_to_indices"))
+
+
+def tiled_pools(graph: Graph) -> int:
+    """Replace every max-pool by tiles, and its derivatives, by pointwise choices; returns how many pools there were."""
+    found = [n for n in graph.nodes if str(n.target) == POOL and _tiles(n)]
+    for node in found:
+        args: Any = node.args
+        x, tile = args[0], args[1]
+        call = partial(_call, graph, x.meta["val"].fake_mode)
+        with graph.inserting_before(node):
+            first, *others = _corners(call, x, tile)
+            like: Any = first.meta["val"]
+            value, winner = first, call(aten.full.default, like.shape, 0, dtype=torch.int8, device=like.device)
+            for k, corner in enumerate(others, 1):
+                larger = call(aten.gt.Tensor, corner, value)
+                number = call(aten.full.default, [], k, dtype=torch.int8, device=like.device)
+                winner = call(aten.where.self, larger, number, winner)
+                value = call(aten.maximum.default, value, corner)
+        outputs = {user.args[1]: user for user in node.users}
+        if 1 in outputs:
+            for indices in [u for u in outputs[1].users if str(u.target) == INDICES]:
+                _choose(graph, indices, winner, tile)
+        for place, new in ((0, value), (1, winner)):
+            if place in outputs:
+                _replace(graph, outputs[place], new)
+        graph.erase_node(node)
+    return len(found)
+
+
+def _tiles(node: Node) -> bool:
+    """Kernel and stride are one, nothing is padded or dilated, and whole tiles of up to nine pixels fill the image."""
+    args: Any = node.args
+    x, kernel, stride, padding, dilation, _ = args
+    size = x.meta["val"].shape[2:]
+    whole = len(size) == 2 and all(n % k == 0 for n, k in zip(size, kernel, strict=True))
+    return bool(whole and kernel == stride and prod(kernel) <= 9 and not any(padding) and set(dilation) == {1})
+
+
+def _choose(graph: Graph, indices: Node, winner: Node, tile: list[int]) -> None:
+    """Replace what a pool's backward pass, and that one's own, do by `indices`: the winner's number says as much."""
+    *lead, rows, columns = winner.meta["val"].shape
+    image = [*lead, rows * tile[0], columns * tile[1]]
+    call = partial(_call, graph, winner.meta["val"].fake_mode)
+    for user in list(indices.users):
+        args: Any = user.args
+        if user.target is aten.max_pool2d_with_indices_backward.default:
+            g = args[0]
+            with graph.inserting_before(user):
+                parted = [*lead, rows, 1, columns, 1]
+                like = g.meta["val"]
+                down, across = (
+                    call(aten.reshape.default, _counted(call, n, like.device), shape)
+                    for n, shape in zip(tile, ([-1, 1, 1], [1, 1, -1]), strict=True)
+                )
+                number = call(aten.add.Tensor, call(aten.mul.Tensor, down, tile[1]), across)
+                number = call(CONVERT, number, torch.int8)
+                here = call(aten.eq.Tensor, call(aten.reshape.default, winner, parted), number)
+                slope = call(aten.reshape.default, g, parted)
+                zero = call(aten.full.default, [], 0.0, dtype=like.dtype, device=like.device)
+                spread = call(aten.where.self, here, slope, zero)
+                back = call(aten.reshape.default, spread, image)
+            _replace(graph, user, back)
+        elif user.target in (aten.reshape.default, aten.view.default):
+            for gather in [u for u in user.users if u.target is aten.gather.default and u.args[2] is user]:
+                v: Any = gather.args[0]
+                with graph.inserting_before(gather):
+                    picked, *others = _corners(call, call(aten.reshape.default, v, image), tile)
+                    for k, corner in enumerate(others, 1):
+                        picked = call(aten.where.self, call(aten.eq.Scalar, winner, k), corner, picked)
+                    back = call(aten.reshape.default, picked, list(gather.meta["val"].shape))
+                _replace(graph, gather, back)
+            if not user.users:
+                graph.erase_node(user)
+    if not indices.users:
+        graph.erase_node(indices)
+
+
+def _counted(call: Callable[..., Node], n: int, device: torch.device) -> Node:
+    """0, …, n − 1."""
+    return call(prims.iota.default, n, start=0, step=1, dtype=torch.int64, device=device, requires_grad=False)
+
+
+def _corners(call: Callable[..., Node], x: Node, tile: list[int]) -> list[Node]:
+    """x_k: the pixels at place k of every tile, row by row."""
+    rows = [call(aten.slice.Tensor, x, 2, i, None, tile[0]) for i in range(tile[0])]
+    return [call(aten.slice.Tensor, row, 3, j, None, tile[1]) for row in rows for j in range(tile[1])]
+
+
+def _replace(graph: Graph, old: Node, new: Node) -> None:
+    """`new` for `old`, in the memory layout that those behind it were promised."""
+    old.replace_all_uses_with(new)
+    new.meta["val"] = old.meta["val"]
+    graph.erase_node(old)
+
+
 def _call(graph: Graph, mode: Any, target: Any, *args: Any, **kwargs: Any) -> Node:
     """A new node, which knows the shape of its result."""
     node = graph.call_function(target, args, kwargs)
@@ -133,6 +236,7 @@ def options(arithmetic: str) -> dict[str, Any]:
 
     class Passes(CustomGraphPass):
         def __call__(self, graph: Graph) -> None:
+            tiled_pools(graph)
             kernel_gradients(graph)
             if arithmetic == "tf32":
                 half_input_gradients(graph)

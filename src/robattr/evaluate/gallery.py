@@ -17,7 +17,6 @@ from torch import Tensor
 from robattr.evaluate.agreement import kendall, topk_intersection
 from robattr.evaluate.diagnostics import curve_points
 from robattr.evaluate.ifia import IFIA
-from robattr.evaluate.maps import saliency
 from robattr.evaluate.noise import Row
 from robattr.evaluate.protocol import Protocol
 from robattr.formula.network import second_order
@@ -57,10 +56,10 @@ def walk(attacks: Sequence[IFIA], x: Tensor, y: Tensor, records: Sequence[Record
 def _frames(attack: IFIA, x: Tensor, y: Tensor, rows: Sequence[Row], *, protocol: Protocol) -> Arrays:
     """The walk of one attack from the starts of `rows`, at the points of the curve."""
     attack = attack.shortened() if attack.can_shorten(x).all() else attack
-    before = saliency(attack.map, attack.model, x, y)
     points = curve_points(attack.steps)
     with second_order(attack.model):
-        steps = enumerate(attack.iterates(x, y, before, start=attack.starts(x, rows), rows=rows), start=1)
+        before, label = attack.seen(x, y)
+        steps = enumerate(attack.iterates(x, y, before, label, start=attack.starts(x, rows), rows=rows), start=1)
         frames = [step for t, step in steps if t in points]
     after = [step.map for step in frames]
     return {

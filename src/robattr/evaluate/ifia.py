@@ -129,16 +129,21 @@ class IFIA:
 
     @torch.no_grad()  # the decorator, unlike a `with`, does not leak into the caller between two yields
     def iterates(
-        self, x: Tensor, y: Tensor, clean: Tensor, *, start: Tensor, rows: Sequence[noise.Row]
+        self, x: Tensor, y: Tensor, clean: Tensor, label: Tensor, *, start: Tensor, rows: Sequence[noise.Row]
     ) -> Iterator[Iterate]:
-        """Walk from `start` and show every point visited; x, y, clean (maps of x), start and rows are aligned."""
+        """Walk from `start` and show every point visited; clean and label are the maps and predictions at x."""
         climb, look = self._passes(x)
-        label = look(x, y)[1].argmax(dim=1)
         r = reference(self.kind, clean, partial(self._smoothed, x, y), k=self.k, target=self.target)
         within, rand = LinfBall(self.eps, self.bounds), noise.source(rows, self.seed, 1)
         for z in self._walk().iterates(lambda z: climb(z, y, r, label), x, within, start=start, rand=rand):
             seen, logits = look(z, y)
             yield Iterate(z, seen, logits.argmax(dim=1) == label)
+
+    @torch.no_grad()
+    def seen(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The maps and predictions at x: what the walk starts from."""
+        clean, logits = self._passes(x)[1](x, y)
+        return clean, logits.argmax(dim=1)
 
     def starts(self, x: Tensor, rows: Sequence[noise.Row]) -> Tensor:
         """The first point of each row (id, restart)."""
@@ -179,17 +184,16 @@ class IFIA:
 
     def _attack(self, x: Tensor, y: Tensor, ids: Sequence[int]) -> Found:
         R, B = self.restarts, len(x)
-        with torch.no_grad():
-            once = self.map(bind(self.model).detach(), x, y).detach()
         rows = [(i, r) for r in range(R) for i in ids]
-        xs, ys, clean = x.repeat(R, *(1,) * (x.dim() - 1)), y.repeat(R), once.repeat(R, *(1,) * (once.dim() - 1))
+        xs, ys = x.repeat(R, *(1,) * (x.dim() - 1)), y.repeat(R)
+        clean, label = self.seen(xs, ys)
         start = self.starts(xs, rows)
         worst = {name: torch.ones(R * B, dtype=torch.float64, device=x.device) for name in self.measures}
         history: dict[str, list[Tensor]] = {name: [] for name in self.measures}
         first = next(iter(self.measures))
         point, seen, at = xs, clean, torch.zeros_like(ys)
         kept, still, flips = torch.zeros_like(ys).bool(), torch.zeros_like(ys).bool(), torch.zeros_like(ys)
-        for t, step in enumerate(self.iterates(xs, ys, clean, start=start, rows=rows), start=1):
+        for t, step in enumerate(self.iterates(xs, ys, clean, label, start=start, rows=rows), start=1):
             kept, flips = kept | step.keeps, flips + ~step.keeps
             still = (step.x == start).flatten(1).all(dim=1) if t == 1 else still
             for name, measure in self.measures.items():

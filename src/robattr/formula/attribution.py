@@ -17,7 +17,7 @@ from torch.func import vjp
 
 from robattr.errors import InvalidInput
 from robattr.formula.layers import AtOutput, Layer, at_input, input_gradient
-from robattr.formula.network import Bound, Model, bind, check_batch, check_model, gradient, second_order
+from robattr.formula.network import Bound, Model, bind, check_batch, check_model, gradient, pulled_back, second_order
 from robattr.formula.paths import Path, straight
 from robattr.formula.quadrature import Rule, midpoint
 from robattr.formula.scalars import Scalar, cross_entropy
@@ -128,7 +128,7 @@ class IG:
         slopes = gradient(lambda v: self.of(g, v.clone(), y), nodes)
         slope = _weighted(slopes, [w for _, w in chunk])
         # At zero, which depends on nothing: at x autograd would differentiate the slope as well.
-        return gradient(lambda v: (h(v) * slope).flatten(1).sum(1), torch.zeros_like(x))
+        return pulled_back(h, torch.zeros_like(x), slope)
 
 
 def _weighted(each: Tensor, weights: list[float]) -> Tensor:

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch.func import functional_call, grad, vjp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from robattr.errors import InvalidInput, UnsupportedModel
@@ -154,6 +154,18 @@ def gradient(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
             "that neither detaches its input nor runs under no_grad"
         )
     return slope
+
+
+def pulled_back(f: Callable[[Tensor], Tensor], z: Tensor, slope: Tensor) -> Tensor:
+    """J_f(z)ᵀ slope, differentiable in `slope` and in all that f holds: how `gradient` goes through f."""
+    if transformed():
+        out: Tensor = vjp(f, z)[1](slope)[0]
+        return out
+    wanted = torch.is_grad_enabled()
+    with torch.enable_grad():
+        v = z.detach().requires_grad_()
+        (back,) = torch.autograd.grad(f(v), v, slope, create_graph=wanted)
+    return back
 
 
 @contextmanager
