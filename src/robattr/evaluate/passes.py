@@ -12,13 +12,14 @@ from math import inf, prod
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 
-from robattr.engine import Compiled, own_function
+from robattr.engine import Compiled, in_use, own_function
 from robattr.evaluate.ascent import slope_of
 from robattr.evaluate.kinds import objective
 from robattr.evaluate.maps import Saliency
-from robattr.formula.network import bind
+from robattr.formula.network import Bound, bind
 from robattr.formula.scalars import margin
 from robattr.models.smooth import smooth
 
@@ -28,8 +29,8 @@ Look = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 def climb(model: nn.Module, guide: Saliency, *, kind: str, beta: float, keep: float, relative: bool = False) -> Climb:
     """The slope of J(S̃(z), r) per pixel − keep·relu(margin(z, label)); β = inf is the true net."""
-    net = bind(model).detach()
-    twin = net if beta == inf else bind(smooth(model, beta, relative=relative)).detach()
+    net = _constant(model)
+    twin = net if beta == inf else _constant(smooth(model, beta, relative=relative))
     J = objective(kind)
 
     def slope(z: Tensor, y: Tensor, reference: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,8 +46,19 @@ def climb(model: nn.Module, guide: Saliency, *, kind: str, beta: float, keep: fl
 
 def look(model: nn.Module, map: Saliency) -> Look:
     """The true net's map and logits at z."""
-    net = bind(model).detach()
+    net = _constant(model)
     return lambda z, y: (map(net, z, y).detach(), net(z))
+
+
+def _constant(model: nn.Module) -> Bound:
+    """The net with constant parameters; on a GPU in tf32 or bf16, kernels with their channels beside each other."""
+    net = bind(model).detach()
+    last = {
+        name: p.to(memory_format=torch.channels_last)
+        for name, p in net.parameters.items()
+        if p.dim() == 4 and p.is_cuda and in_use(p.device) != "fp32"
+    }
+    return net.with_parameters({**net.parameters, **last})
 
 
 _ready: WeakKeyDictionary[nn.Module, dict[Any, Any]] = WeakKeyDictionary()

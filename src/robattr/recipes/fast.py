@@ -27,8 +27,8 @@ CHEAP: dict[str, Any] = {
 }  # fmt: skip
 
 MNIST = {
-    "attack_steps": 6, "step_size": 0.1, "steps": 12_000, "batch": 100, "lr": 2e-4, "schedule": "linear",
-    "eps_ramp": (0, 3000), "weight_ramp": (3000, 7000), "validate_every": 4000,
+    "attack_steps": 6, "step_size": 0.1, "steps": 12_000, "batch": 100, "lr": 1e-3, "schedule": "linear",
+    "eps_ramp": (0, 2500), "weight_ramp": (4000, 8000), "validate_every": 4000,
 }  # fmt: skip
 GTSRB = {
     "attack_steps": 5, "step_size": 3.2, "m": 3, "steps": 6000, "batch": 128, "validate_every": 2000,
@@ -39,6 +39,11 @@ FLOWER = {
     **GTSRB, "batch": 32, "steps": 4000, "warmup": 400, "eps_ramp": (600, 1800), "weight_ramp": (1500, 2500),
     "validate_every": 1000,
 }  # fmt: skip
+
+IG_NORM: dict[str, dict[str, Any]] = {
+    "adam": {"weight": 0.3, "eps_ramp": (0, 6000), "weight_ramp": (0, 500)},
+    "momentum": {"eps_ramp": (800, 3500), "weight_ramp": (0, 800)},
+}
 
 FAST: dict[str, dict[str, Any]] = {
     "mnist": MNIST,
@@ -52,4 +57,5 @@ def fast(run: Run) -> Run:
     """The fast form of a paper recipe; NATURAL has no attack, and on MNIST is the paper's own run in tf32."""
     if run.method == "natural" and run.optimizer == "adam":
         return replace(run, precision="tf32")
-    return replace(run, **{**CHEAP, **FAST[run.dataset]})
+    own = IG_NORM[run.optimizer] if run.method == "ig-norm" else {}
+    return replace(run, **{**CHEAP, **FAST[run.dataset], **own})
