@@ -157,7 +157,7 @@ def test_an_ifia_case_agrees(small: Subject) -> None:
         assert [a.of for a in comparison.agreement] == [
             "attribution map, fp32",
             "attack direction, fp32",
-            "first step, as timed (fp32)",
+            "gain lost by the first step, as timed (fp32)",
         ]
         assert comparison.roofline is not None
         assert 0 < comparison.roofline.operations <= comparison.roofline.baseline_operations
@@ -167,6 +167,15 @@ def test_an_ifia_case_agrees(small: Subject) -> None:
     assert 0 < points[1] <= ends[1] < 1
     for _, alone, together in lowest.rows:
         assert alone == pytest.approx(together, abs=0.05)
+
+
+def test_an_attack_that_steps_elsewhere_is_refused(small: Subject) -> None:
+    ours, theirs = ifia._attack(small, replace(paper("fashion-mini"), k=20), 1, right(4))
+    found = ifia._run(small, ours, "fp32")
+    assert ifia._first_step(small, found, theirs, "fp32").measured <= 0.005
+    turned = replace(found, perturbed=(2 * small.x - found.perturbed).clamp(0, 1))
+    with pytest.raises(Disagreement, match="gain lost by the first step"):
+        ifia._first_step(small, turned, theirs, "fp32")
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bf16 takes another path

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from robattr._extras import need
-from robattr.bench.agree import ALLOWED
+from robattr.bench.agree import ALLOWED, LOST
 from robattr.bench.results import Case, Comparison, Evaluation, Report, Table
 
 HEADINGS = ("what", "the obvious way", "ms", "engine", "ms", "ratio", "apart (allowed)", "compile s")
@@ -15,7 +15,9 @@ ROOFLINE = (
     "port's operations",
 )  # fmt: skip
 
-ALLOWANCES = ", ".join(f"{allowed:g} in {arithmetic}" for arithmetic, allowed in ALLOWED.items())
+ALLOWANCES, LOSSES = (
+    ", ".join(f"{allowed:g} in {arithmetic}" for arithmetic, allowed in each.items()) for each in (ALLOWED, LOST)
+)
 
 PREFACE = f"""# Benchmarks
 
@@ -30,7 +32,8 @@ Written by `robattr bench --render FILE… -o docs/benchmarks.md` from the JSON 
 - **Apart** is ‖engine − port‖ / ‖port‖ of what both compute with the same rule (for τ-b the largest difference). A case
   whose sides differ by more than is allowed reports no time and fails the run. Allowed for gradients of ‖IG‖₁ and maps:
   {ALLOWANCES}. It is wide in reduced precision because sign(IG) and the sides of ReLUs flip near zero; the tables of
-  precisions show the measured effect.
+  precisions show the measured effect. The attribution attack as timed is held by the share of Σ|∇J|, what a step by
+  sign(∇J) gains, that its first step forgoes: {LOSSES}.
 - **Training step**: attack, gradient and optimiser. The port takes the reference's right ends, the engine the fewest
   midpoints whose IG is at least as accurate, measured on the case itself and shown beside it.
 - **Floor**: counted operations over the measured rate of a large matrix product, or least bytes (inputs and parameters
