@@ -218,6 +218,20 @@ def test_pools_by_tiles_choose_as_torch_does(form: torch.memory_format) -> None:
             torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
 
 
+def test_a_step_op_by_op_is_the_plain_one() -> None:
+    net = conv(nn.Softplus()).double()
+    x, _, y = images()
+    rho = MAKE["ig_norm"](1.0, 0.3)
+    start = rho.within.start(x)
+    fast = Step(net, compiled=True, backend=kernels.op_by_op())
+    a, ours = step_of(fast, rho, x, y, start)
+    b, theirs = step_of(Step(net), rho, x, y, start)
+    assert not fast.notes
+    torch.testing.assert_close(a.value, b.value, rtol=1e-9, atol=1e-10)
+    for p, q in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-8, atol=1e-9)
+
+
 def test_an_ordinary_convolution_by_a_large_kernel_stays() -> None:
     x, w = torch.rand(2, 3, 7, 7), torch.rand(4, 3, 7, 7)
     both = make_fx(lambda x, w: (F.conv2d(x, w), F.conv2d(x, w[:, :, :2, :2], padding=1)), tracing_mode="fake")(x, w)

@@ -1,7 +1,7 @@
 """How the cost of a training step grows: with m, attack steps, batch, image size and model width.
 
 One small convolutional network, so that every axis can be doubled by itself. On a GPU the step is replayed as a CUDA
-graph of eager kernels: growth is what matters here, and nothing has to be compiled for each point.
+graph of torch's own kernels: growth is what matters here, and no code has to be generated for each point.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from robattr import objectives
 from robattr.bench.results import Case, Table
 from robattr.bench.timing import timed
 from robattr.engine import Step
+from robattr.engine.kernels import op_by_op
 from robattr.formula import PGD, LinfBall
 
 
@@ -69,7 +70,7 @@ def step_ms(point: Point, device: torch.device, arithmetic: str) -> float:
     rho = objectives.ig_norm(1.0, LinfBall(0.1), by, m=point.m, m_attack=max(1, point.m // 2))
     start = rho.within.start(x)
     torch.compiler.reset()
-    step = Step(model, compiled=device.type == "cuda", arithmetic=arithmetic, backend="eager")
+    step = Step(model, compiled=device.type == "cuda", arithmetic=arithmetic, backend=op_by_op())
 
     def run() -> None:
         model.zero_grad()

@@ -264,3 +264,18 @@ def options(arithmetic: str) -> dict[str, Any]:
     # Tiles are to be computed where they are used, not stored; thresholds of 32, 64 and 400 were slower on an H200.
     inline = {"realize_acc_reads_threshold": 16, "realize_opcount_threshold": 200}
     return {"post_grad_custom_pre_pass": Passes(), **inline}
+
+
+@cache
+def op_by_op() -> Callable[..., Any]:
+    """A backend for `torch.compile` that generates no code: the traced graph with `kernel_gradients`, op by op."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    def rewritten(graph: torch.fx.GraphModule, _: Any) -> Any:
+        kernel_gradients(graph.graph)
+        graph.recompile()
+        return make_boxed_func(graph.forward)
+
+    backend: Callable[..., Any] = aot_autograd(fw_compiler=rewritten)
+    return backend

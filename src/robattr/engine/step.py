@@ -50,7 +50,7 @@ class Step:
         compiled: bool = False,
         graph: bool = True,
         arithmetic: str = "fp32",
-        backend: str = "inductor",
+        backend: str | Callable[..., Any] = "inductor",
     ) -> None:
         check_model(model)
         self.model, self.arithmetic, self.backend = model, arithmetic, backend
