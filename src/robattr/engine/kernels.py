@@ -270,7 +270,7 @@ def options(arithmetic: str) -> dict[str, Any]:
 def op_by_op() -> Callable[..., Any]:
     """A backend for `torch.compile` that generates no code: the traced graph with `kernel_gradients`, op by op."""
     from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.aot_autograd import make_boxed_func
+    from torch._functorch._aot_autograd.utils import make_boxed_func
 
     def rewritten(graph: torch.fx.GraphModule, _: Any) -> Any:
         kernel_gradients(graph.graph)
