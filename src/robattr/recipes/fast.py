@@ -11,7 +11,7 @@ These settings are still being chosen; docs/results.md tells what earlier ones g
   predicted any more, for ℓ = log 10 and no attribution at all is less than ℓ(x') + β‖IG‖₁ was. IG-NORM has no ℓ(x') to
   learn from before λ grows: there λ is whole from early on, and ε grows slowly.
 - On MNIST and Fashion-MNIST a high rate gives robust predictions and sparse maps (docs/results.md): the rates of the
-  IG methods are lower than Madry's, and their weights are averaged. NATURAL is the reference's run to the letter there:
+  IG methods are lower than Madry's, and weights are averaged. NATURAL is the reference's run to the letter there:
   trained by one cycle of a high rate it withstood the `paper` attack far better, which tells more of the softplus twin
   that the attack follows than of robustness.
 """
@@ -29,7 +29,7 @@ CHEAP: dict[str, Any] = {
 
 MNIST = {
     "attack_steps": 6, "step_size": 0.1, "m": 3, "m_attack": 1, "steps": 12_000, "batch": 100, "lr": 1e-3,
-    "schedule": "linear", "eps_ramp": (0, 2500), "weight_ramp": (4000, 8000), "validate_every": 4000,
+    "schedule": "linear", "eps_ramp": (0, 2500), "weight_ramp": (4000, 8000), "average": 0.999, "validate_every": 4000,
 }  # fmt: skip
 GTSRB = {
     "attack_steps": 4, "step_size": 4.0, "m": 2, "m_attack": 1, "steps": 9000, "batch": 256, "validate_every": 3000,
@@ -38,7 +38,7 @@ GTSRB = {
 }  # fmt: skip
 FLOWER = {**GTSRB, "batch": 64, "steps": 10_000, "eps_ramp": (1000, 4500), "weight_ramp": (3500, 6000)}
 
-GENTLE = {"lr": 3e-4, "average": 0.999, "steps": 20_000}
+GENTLE = {"lr": 3e-4, "steps": 20_000}
 FAST: dict[str, dict[str, Any]] = {
     "mnist": MNIST,
     "fashion-mnist": {**MNIST, "step_size": 0.034},
