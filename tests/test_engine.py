@@ -147,11 +147,14 @@ def test_derivatives_in_kernels_run_as_such_on_a_gpu(form: torch.memory_format) 
         torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Softplus])
 @pytest.mark.parametrize("scale", [1.0, 1e-28, 1e12, 0.0])
-def test_input_gradients_in_half_precision_keep_tf32s_error_and_float32s_range(scale: float) -> None:
+def test_input_gradients_in_half_precision_keep_tf32s_error_and_float32s_range(
+    scale: float, activation: type[nn.Module]
+) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 5, padding=2), nn.ReLU(),
+        nn.Conv2d(1, 8, 3, padding=1), activation(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 5, padding=2), activation(),
         nn.Conv2d(16, 8, 3, stride=2), nn.Flatten(), nn.Linear(8 * 5 * 5, 3),
     )  # fmt: skip
     x = torch.rand(4, 1, 24, 24)
@@ -166,10 +169,13 @@ def test_input_gradients_in_half_precision_keep_tf32s_error_and_float32s_range(s
 
     from torch._inductor.decomposition import decompositions
 
-    op = torch.ops.aten.threshold_backward.default
+    aten = torch.ops.aten
+    table = {op: decompositions[op] for op in (aten.threshold_backward.default, aten.softplus_backward.default)}
     with torch.no_grad():
         for fn, given, many in ((gradient, (x,), 2), (of_weights, (x, weights), 2)):  # the first has one channel
-            traced = make_fx(fn, {op: decompositions[op]}, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
+            traced = make_fx(fn, table, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
+            slopes: list[Any] = [n.args[0] for n in traced.graph.nodes if n.target is aten.convolution_backward.default]
+            assert sum(kernels._chosen_from(g) is not g for g in slopes) == 3
             expected = fn(*given)
             assert kernels.half_input_gradients(traced.graph) == many
             traced.graph.lint()

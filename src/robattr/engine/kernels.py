@@ -118,21 +118,38 @@ def _is_input_gradient(node: Node) -> bool:
 
 
 def _chosen_from(g: Node) -> Node:
-    """What all values of g other than zero are taken from, as far as the graph shows: less to read for the largest."""
+    """What no value of g exceeds, as far as the graph shows, and takes less to read.
+
+    The derivatives of ReLU and of pools choose a value or zero, that of softplus takes a share of it.
+    """
     while True:
         args: Any = g.args
         if g.target in (aten.reshape.default, aten.view.default):
             g = args[0]
-        elif g.target is aten.where.self and _is_zero(args[1]) and not _is_zero(args[2]):
+        elif g.target is aten.where.self and _is_zero(args[1]):
             g = args[2]
-        elif g.target is aten.where.self and _is_zero(args[2]) and not _is_zero(args[1]):
+        elif g.target is aten.where.self and (_is_zero(args[2]) or _is_share(args[2], args[1])):
             g = args[1]
         else:
             return g
 
 
 def _is_zero(node: Node) -> bool:
-    return bool(node.target is aten.full.default and node.args[1] == 0)
+    at = 1 if node.target is aten.full.default else 0
+    return node.target in (aten.full.default, aten.scalar_tensor.default) and bool(node.args[at] == 0)
+
+
+def _is_share(node: Node, whole: Node) -> bool:
+    """Whether the node is whole · e/(e + 1) with e = exp(…): the derivative of softplus, as the compiler writes it."""
+    if node.target is not aten.div.Tensor:
+        return False
+    product, total = node.args
+    if not (isinstance(product, Node) and isinstance(total, Node) and product.target is aten.mul.Tensor):
+        return False
+    if total.target is not aten.add.Tensor or total.args[1] != 1:
+        return False
+    e = total.args[0]
+    return isinstance(e, Node) and e.target is aten.exp.default and product.args == (whole, e)
 
 
 def _power_of_two(call: Callable[..., Node], sizes: Node, *, reach: float) -> Node:
