@@ -59,6 +59,22 @@ def test_compiled_is_eager(name: str, device: str) -> None:
     assert not fast.notes
 
 
+def test_many_nets_compile_in_one_process() -> None:
+    """torch compiles one code for eight variants and then gives up."""
+    x = torch.rand(2, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for n in range(12):
+            net = nn.Sequential(*[nn.Linear(3, 3) for _ in range(n + 1)])
+
+            def slope(x: Tensor, net: nn.Module = net) -> Tensor:
+                return torch.func.grad(lambda v: net(v).square().sum())(x)
+
+            fast = Compiled(slope, name="slope", backend="aot_eager")
+            torch.testing.assert_close(fast(x), slope(x))
+            assert not fast.fell_back
+
+
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_the_layout_of_memory_changes_nothing(compiled: bool) -> None:
     torch.manual_seed(0)

@@ -39,6 +39,11 @@ class Compiled:
         self.fell_back = False
 
     def __call__(self, *args: Any) -> Any:
+        # One code compiled for many nets: torch stops at the eighth otherwise.
+        with torch._dynamo.config.patch(recompile_limit=torch._dynamo.config.accumulated_recompile_limit):
+            return self._call(*args)
+
+    def _call(self, *args: Any) -> Any:
         if self._run is not None:
             return self._run(*args)
         begun = time.perf_counter()
