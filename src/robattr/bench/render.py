@@ -32,8 +32,9 @@ Written by `robattr bench --render FILE… -o docs/benchmarks.md` from the JSON 
 - **Apart** is ‖engine − port‖ / ‖port‖ of what both compute with the same rule (for τ-b the largest difference). A case
   whose sides differ by more than is allowed reports no time and fails the run. Allowed for gradients of ‖IG‖₁ and maps:
   {ALLOWANCES}. It is wide in reduced precision because sign(IG) and the sides of ReLUs flip near zero; the tables of
-  precisions show the measured effect. The attribution attack as timed is held by the share of Σ|∇J|, what a step by
-  sign(∇J) gains, that its first step forgoes: {LOSSES}.
+  precisions show the measured effect. The attribution attack as timed is held by its first step: the share
+  of Σ|∇J|, what a step by sign(∇J) gains, that it forgoes (in runs before 2026-11-16, of pixels it moves another way):
+  {LOSSES}.
 - **Training step**: attack, gradient and optimiser. The port takes the reference's right ends, the engine the fewest
   midpoints whose IG is at least as accurate, measured on the case itself and shown beside it.
 - **Floor**: counted operations over the measured rate of a large matrix product, or least bytes (inputs and parameters
