@@ -17,7 +17,7 @@ from robattr.data import Dataset
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluate.maps import saliency
 from robattr.evaluate.run import Place, digest_of_weights, evaluate
-from robattr.formula.network import check_batch
+from robattr.formula.checks import check_batch
 from robattr.report.runs import Run, read_run
 from robattr.train.checkpoint import write_atomically
 from robattr.train.directory import RunDirectory, environment, locked, read_config

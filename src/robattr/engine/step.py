@@ -22,8 +22,9 @@ from robattr.engine.precision import precision, tuned
 from robattr.formula.adversary import PGD
 from robattr.formula.attribution import IG
 from robattr.formula.change import Change, Measured, Term
+from robattr.formula.checks import check_batch, check_model
 from robattr.formula.neighbourhoods import LinfBall, LpBall, Neighbourhood, Rand, check_bounds
-from robattr.formula.network import Bound, bind, check_batch, check_model, second_order
+from robattr.formula.network import Bound, bind, second_order
 from robattr.formula.objective import Rho, Robust
 from robattr.formula.scalars import Scalar
 

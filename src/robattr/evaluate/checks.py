@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from robattr.errors import InvalidInput
 from robattr.evaluate.protocol import Protocol
-from robattr.formula.network import check_batch, check_model, second_order
+from robattr.formula.checks import check_batch, check_model
+from robattr.formula.network import second_order
 
 
 def check(model: nn.Module, x: Tensor, y: Tensor, ids: Sequence[int], protocol: Protocol) -> None:

@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.func import vjp
 
 from robattr.errors import InvalidInput
+from robattr.formula.checks import check_batch, check_model
 from robattr.formula.layers import AtOutput, Layer, at_input, input_gradient
-from robattr.formula.network import Bound, Model, bind, check_batch, check_model, gradient, pulled_back, second_order
+from robattr.formula.network import Bound, Model, bind, gradient, pulled_back, second_order
 from robattr.formula.paths import Path, straight
 from robattr.formula.quadrature import Rule, midpoint
 from robattr.formula.scalars import Scalar, cross_entropy

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from robattr.errors import InvalidInput
 from robattr.formula.attribution import Attribution
-from robattr.formula.network import Bound, Model, bind, check_batch, check_model, second_order
+from robattr.formula.checks import check_batch, check_model
+from robattr.formula.network import Bound, Model, bind, second_order
 
 
 class Term(Protocol):

@@ -17,8 +17,9 @@ from torch.func import functional_call
 
 from robattr.errors import InvalidInput, UnsupportedModel, nearest
 from robattr.formula.attribution import IG
+from robattr.formula.checks import alike, check_model
 from robattr.formula.layers import Layer, at_input, at_layer
-from robattr.formula.network import Bound, alike, bind, check_model, second_order
+from robattr.formula.network import Bound, bind, second_order
 from robattr.formula.paths import Path, straight
 from robattr.formula.quadrature import Rule, Rules, gauss_legendre, left, midpoint, right
 from robattr.formula.scalars import logit

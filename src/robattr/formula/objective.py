@@ -16,8 +16,9 @@ from torch import Tensor
 from robattr.errors import InvalidInput
 from robattr.formula.adversary import PGD, Adversary
 from robattr.formula.change import Change
+from robattr.formula.checks import check_batch, check_model
 from robattr.formula.neighbourhoods import Everywhere, Neighbourhood, Rand, check_bounds
-from robattr.formula.network import Bound, Model, bind, check_batch, check_model, second_order
+from robattr.formula.network import Bound, Model, bind, second_order
 from robattr.formula.scalars import Scalar, cross_entropy
 
 

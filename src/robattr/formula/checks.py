@@ -1,0 +1,131 @@
+"""What the formula asks of a model and a batch, before any time is spent: each refusal says expected, got, remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from robattr.errors import InvalidInput, UnsupportedModel
+from robattr.formula.network import Bound, Model, second_order
+
+
+def check_model(model: Model) -> None:
+    """Refuse what cannot be differentiated twice, before any time is spent."""
+    if not callable(model):
+        raise UnsupportedModel(
+            f"expected a model (an nn.Module or a callable returning logits), got {type(model).__name__}"
+        )
+    parts = dict(model.named_modules()) if isinstance(model, nn.Module) else {"": model}
+    for name, part in parts.items():
+        if _compiled(part):
+            raise UnsupportedModel(
+                f"expected a plain model, got {f'a layer {name!r}' if name else 'one'} already compiled by "
+                "torch.compile, which has no second derivative: pass the original (model._orig_mod); robattr compiles "
+                "the gradient itself"
+            )
+        if isinstance(part, torch.jit.ScriptModule):
+            raise UnsupportedModel("expected a plain module, got TorchScript, whose parameters cannot be replaced")
+    if not isinstance(model, nn.Module):
+        return
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        raise UnsupportedModel(
+            f"expected a plain module, got {type(model).__name__}, whose gradients are wrong for attributions: "
+            "pass model.module, and average the gradients yourself (robattr train does, under torchrun)"
+        )
+    for name, m in model.named_modules():
+        if isinstance(m, nn.SyncBatchNorm):
+            raise UnsupportedModel(
+                f"layer {name!r} is a SyncBatchNorm, which has no second derivative: use nn.BatchNorm2d "
+                "(robattr train keeps its statistics equal on all processes)"
+            )
+    for name, p in model.named_parameters():
+        if not p.is_floating_point():
+            raise UnsupportedModel(
+                f"expected real parameters, got {p.dtype} in {name!r}: attributions of complex or integer networks are "
+                "not defined"
+            )
+        if p.dtype in (torch.float16, torch.bfloat16):
+            raise UnsupportedModel(
+                f"expected float32 or float64 parameters, got {p.dtype} in {name!r}, where second derivatives "
+                "overflow or vanish silently: call model.float() (reduced precision is an option of the engine)"
+            )
+
+
+def _compiled(part: object) -> bool:
+    """Whether `part` is what torch.compile returns for a module or a function, or a module after module.compile()."""
+    if isinstance(part, nn.Module):
+        return isinstance(part, torch._dynamo.OptimizedModule) or part._compiled_call_impl is not None
+    return hasattr(part, "_torchdynamo_orig_callable")
+
+
+def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor) -> int:
+    """Check x, y and every further point x' against the model; returns its number of classes.
+
+    Runs the model on one example, still and without a graph, to learn the shape of its output.
+    """
+    for name, z in (("x", x), *(("x'", z) for z in others)):
+        _check_points(name, z)
+        if z.shape != x.shape:
+            raise InvalidInput(f"expected x and {name} of one shape, got {tuple(x.shape)} and {tuple(z.shape)}")
+        _check_alike(f"x and {name}", x, z)
+    if not isinstance(y, Tensor) or y.dtype not in (
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+    ):
+        got = f"a tensor of {y.dtype}" if isinstance(y, Tensor) else type(y).__name__
+        raise InvalidInput(f"expected integer class labels y, got {got}: use y.long()")
+    if y.shape != x.shape[:1]:
+        raise InvalidInput(f"expected labels of shape ({len(x)},), one per example, got {tuple(y.shape)}")
+    if y.device != x.device:
+        raise InvalidInput(f"expected x and y on one device, got {x.device} and {y.device}: use y.to(x.device)")
+    with torch.no_grad(), second_order(model), alike(model, x):
+        logits = model(x[:1])
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 1:
+        got = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise UnsupportedModel(
+            f"expected logits of shape (B, classes), got {got} for B = 1: wrap the model so that it returns them"
+        )
+    classes = logits.shape[1]
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= classes:
+        raise InvalidInput(f"expected labels in 0..{classes - 1} (the model has {classes} outputs), got {low}..{high}")
+    return classes
+
+
+@contextmanager
+def alike(model: Model, x: Tensor) -> Iterator[None]:
+    """While open, a failure of `model` at x that other dtypes or devices explain is told in those words."""
+    try:
+        yield
+    except RuntimeError:
+        module = model.module if isinstance(model, Bound) else model
+        for name, p in module.named_parameters() if isinstance(module, nn.Module) else ():
+            _check_alike(f"x and the model's {name!r}", x, p)
+        raise
+
+
+def _check_alike(names: str, a: Tensor, b: Tensor) -> None:
+    if a.dtype != b.dtype or a.device != b.device:
+        raise InvalidInput(
+            f"expected {names} of one dtype on one device, got {a.dtype} on {a.device} and {b.dtype} on {b.device}: "
+            "convert one with .to(other)"
+        )
+
+
+def _check_points(name: str, z: Tensor) -> None:
+    if not isinstance(z, Tensor) or not z.is_floating_point():
+        got = f"a tensor of {z.dtype}" if isinstance(z, Tensor) else type(z).__name__
+        raise InvalidInput(f"expected {name} to be a floating-point tensor, got {got}: use {name}.float()")
+    if z.dim() < 2 or len(z) == 0:
+        raise InvalidInput(
+            f"expected {name} of shape (B, ...) with at least one example, got {tuple(z.shape)}: add a batch dimension"
+        )
+    if not torch.isfinite(z).all():
+        bad = int((~torch.isfinite(z)).flatten(1).any(1).sum())
+        raise InvalidInput(f"{name} holds NaN or infinite values in {bad} of {len(z)} examples: clean the data first")
