@@ -37,10 +37,12 @@ class Compiled:
         self._run: Callable[..., Any] | None = None
         self.seconds = 0.0
         self.fell_back = False
+        # One code compiled for many nets: torch stops at the eighth otherwise.
+        limit = torch._dynamo.config.accumulated_recompile_limit
+        self._many_nets = torch._dynamo.config.patch(recompile_limit=limit)
 
     def __call__(self, *args: Any) -> Any:
-        # One code compiled for many nets: torch stops at the eighth otherwise.
-        with torch._dynamo.config.patch(recompile_limit=torch._dynamo.config.accumulated_recompile_limit):
+        with self._many_nets:
             return self._call(*args)
 
     def _call(self, *args: Any) -> Any:
