@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from math import nan
 
 import torch
 from torch import Tensor, nn
@@ -163,7 +164,7 @@ def _first_step(it: Subject, found: Found, theirs: naive.Fragility, arithmetic: 
             port = (it.x[i] + theirs.alpha * direction.sign()).clamp(*theirs.bounds)
             apart = (found.perturbed[i] - port).abs() > 0.5 * theirs.alpha
             lost, gain = lost + float(direction.abs()[apart].sum()), gain + float(direction.abs().sum())
-    share = lost / gain if gain else 0.0
+    share = lost / gain if gain else nan  # nothing to compare is no agreement
     return within(f"gain lost by the first step, as timed ({arithmetic})", share, allowed=LOST[arithmetic])
 
 

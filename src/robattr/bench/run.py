@@ -99,7 +99,7 @@ def _measures(
 def attempt(name: str, measure: Callable[[], Case]) -> Case:
     """measure(), or a case that says why there is none; warnings become notes."""
     begun = time.perf_counter()
-    torch.compiler.reset()  # every case compiles the same functions for another net; the compiler caps such variants
+    torch.compiler.reset()  # what other cases compiled
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         try:

@@ -69,7 +69,6 @@ def step_ms(point: Point, device: torch.device, arithmetic: str) -> float:
     by = PGD(point.steps, 0.01)
     rho = objectives.ig_norm(1.0, LinfBall(0.1), by, m=point.m, m_attack=max(1, point.m // 2))
     start = rho.within.start(x)
-    torch.compiler.reset()
     step = Step(model, compiled=device.type == "cuda", arithmetic=arithmetic, backend=op_by_op())
 
     def run() -> None:
