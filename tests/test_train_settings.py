@@ -22,6 +22,7 @@ from robattr.train.run import Run
         ("rates=1e-3,1e-2,1e-3", "rates", (1e-3, 1e-2, 1e-3)),
         ("weight_ramp=0,100", "weight_ramp", (0, 100)),
         ("weight-ramp=none", "weight_ramp", ()),
+        ("eps_ramp=[]", "eps_ramp", ()),
         ("chunk=5", "chunk", 5),
         ("chunk=none", "chunk", None),
         ("clip=1", "clip", 1.0),

@@ -80,7 +80,8 @@ def _read(kind: Any, text: str) -> Any:
     if get_origin(kind) is UnionType:
         return None if text.lower() == "none" else _read(_without_none(kind), text)
     if get_origin(kind) is tuple:
-        words = [] if text.lower() in ("", "none") else text.strip("[]()").split(",")
+        inside = text.strip("[]() ")
+        words = [] if inside.lower() in ("", "none") else inside.split(",")
         return [_read(get_args(kind)[0], word.strip()) for word in words]
     if kind is bool:
         return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(text.lower(), text)
