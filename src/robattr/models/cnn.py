@@ -22,6 +22,28 @@ def paper_cnn(classes: int = 10, *, channels: int = 1, size: int = 28) -> nn.Seq
     for the rest. The reference flattens (row, column, channel), this one (channel, row, column): the same network up
     to a fixed permutation of fc1's columns, which matters only to someone who ports weights.
     """
+    return _cnn(classes, channels, size, pool=nn.MaxPool2d)
+
+
+@architecture
+def average_cnn(classes: int = 10, *, channels: int = 1, size: int = 28) -> nn.Sequential:
+    """`paper_cnn` with average pools. Not from the paper.
+
+    A max-pool attributes all to the winner of each window, and an attack that changes the winner moves the whole
+    attribution; an average attributes to every pixel of a stroke.
+    """
+    return _cnn(classes, channels, size, pool=nn.AvgPool2d)
+
+
+@architecture
+def threshold_cnn(classes: int = 10, *, channels: int = 1, size: int = 28) -> nn.Sequential:
+    """`average_cnn` with first biases of -0.1."""
+    net = _cnn(classes, channels, size, pool=nn.AvgPool2d)
+    nn.init.constant_(net.conv1.bias, -0.1)
+    return net
+
+
+def _cnn(classes: int, channels: int, size: int, *, pool: type[nn.MaxPool2d] | type[nn.AvgPool2d]) -> nn.Sequential:
     positive(classes=classes, channels=channels, size=size)
     if size % 4:
         raise InvalidInput(f"expected an image size divisible by 4 (two poolings by 2), got {size}")
@@ -29,10 +51,10 @@ def paper_cnn(classes: int = 10, *, channels: int = 1, size: int = 28) -> nn.Seq
         OrderedDict(
             conv1=nn.Conv2d(channels, 32, 5, padding=2),
             relu1=nn.ReLU(),
-            pool1=nn.MaxPool2d(2),
+            pool1=pool(2),
             conv2=nn.Conv2d(32, 64, 5, padding=2),
             relu2=nn.ReLU(),
-            pool2=nn.MaxPool2d(2),
+            pool2=pool(2),
             flatten=nn.Flatten(),
             fc1=nn.Linear(64 * (size // 4) ** 2, 1024),
             relu3=nn.ReLU(),

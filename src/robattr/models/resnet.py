@@ -142,9 +142,9 @@ def resnet(classes: int, units: int = 2, *, channels: int = 3, width: int = WIDT
 
 
 @architecture
-def wide_resnet(classes: int = 10, *, channels: int = 1) -> ResNet:
-    """`resnet` with two units per stage of 32, 64 and 128 channels, for images in [0, 1]. Not from the paper."""
-    return resnet(classes, 2, channels=channels, width=32, scale=255.0)
+def wide_resnet(classes: int = 10, *, channels: int = 1, scale: float = 255.0) -> ResNet:
+    """`resnet` with two units per stage of 32, 64 and 128 channels. Not from the paper."""
+    return resnet(classes, 2, channels=channels, width=32, scale=scale)
 
 
 def gtsrb_resnet() -> ResNet:

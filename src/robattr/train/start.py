@@ -81,7 +81,7 @@ def build_model(run: Run, data: Dataset) -> nn.Module:
             f"unknown model {name!r} (or package.module:function); {nearest(name, models.architectures)}"
         )
     channels, size, _ = data.shape
-    fits = {"classes": len(data.classes), "channels": channels, "size": size}
+    fits = {"classes": len(data.classes), "channels": channels, "size": size, "scale": 255 / data.bounds[1]}
     make = models.architectures[name]
     return make(**{key: value for key, value in fits.items() if key in signature(make).parameters})
 
