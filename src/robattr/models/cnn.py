@@ -39,7 +39,9 @@ def average_cnn(classes: int = 10, *, channels: int = 1, size: int = 28) -> nn.S
 def threshold_cnn(classes: int = 10, *, channels: int = 1, size: int = 28) -> nn.Sequential:
     """`average_cnn` with first biases of -0.1."""
     net = _cnn(classes, channels, size, pool=nn.AvgPool2d)
-    nn.init.constant_(net.conv1.bias, -0.1)
+    first = net[0]
+    assert isinstance(first, nn.Conv2d)
+    _fill_bias(first, -0.1)
     return net
 
 
