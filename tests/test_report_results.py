@@ -123,6 +123,9 @@ def test_a_yardstick_that_flatters_is_seen() -> None:
     fine = judged([NATURAL, MADRY])[YARDSTICK]
     assert fine.met is True
     assert fine.detail == "Madry et al. TopK Inter. -0.56 points, NATURAL Rank Corr. +0.0042"
+    ours = model("natural", 0.60, 0.30, model="threshold_cnn")
+    assert judged([NATURAL, MADRY, ours])[YARDSTICK] == fine, "another network tells nothing of the attack"
+    assert judged([ours])[YARDSTICK].met is None
 
 
 def test_strict_must_hold_as_well() -> None:

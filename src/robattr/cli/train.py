@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ import typer
 from robattr.errors import InvalidInput, nearest
 
 if TYPE_CHECKING:
+    from robattr.train.loop import Outcome
     from robattr.train.run import Run
 
 Recipe = Annotated[
@@ -69,8 +71,29 @@ def train(
 
     from robattr.train.loop import train as begin
 
-    outcome = begin(run, out, device=device, data_dir=data_dir, resume=resume)
-    leads = os.environ.get("RANK", "0") == "0"
+    run = _started(run, device=device, data_dir=data_dir)
+    _tell(run, begin(run, out, device=device, data_dir=data_dir, resume=resume))
+
+
+def _started(run: Run, *, device: str, data_dir: Path | None) -> Run:
+    """The run with weights to start from, where it names a recipe: that is trained, or continued, or was finished."""
+    from robattr import recipes
+    from robattr.reproduce.job import Job
+
+    first = recipes.before(run)
+    if first is None:
+        return run
+    job = Job(first, Path("runs") / f"{first.recipe}-seed{first.seed}", map="ig", examples=0)
+    if not job.trained:
+        if _leads():
+            typer.echo(f"{run.recipe} starts from {first.recipe}, which is trained first: {job.path}", err=True)
+        _tell(first, job.train(device=device, data_dir=data_dir))
+    return replace(run, warm_start=job.path.as_posix())
+
+
+def _tell(run: Run, outcome: Outcome) -> None:
+    """What a training came to; exits where a signal stopped it."""
+    leads = _leads()
     if not outcome.finished:
         number = outcome.stopped_by or signal.SIGTERM
         if leads:
@@ -83,6 +106,10 @@ def train(
     if leads:
         accuracy = "" if outcome.val_accuracy is None else f"  validation accuracy {outcome.val_accuracy:.2%}"
         typer.echo(f"{outcome.path}  {outcome.step} steps{accuracy}")
+
+
+def _leads() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 def sweep(
@@ -119,6 +146,7 @@ def sweep(
         raise InvalidInput("a sweep needs at least one --over KEY=VALUE,VALUE,…, for example --over m=10,20,50")
     run = resolve(recipe, config=config, words=[*(set_ or []), *_flags(seed=seed, precision=precision)])
     out = out or Path("runs") / "sweeps" / run.recipe
+    run = _started(run, device=device, data_dir=data_dir)
     measure = measure_on_validation(examples, device=device, data_dir=data_dir)
     found, stopped_by = begin(
         run,

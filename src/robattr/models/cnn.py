@@ -26,18 +26,13 @@ def paper_cnn(classes: int = 10, *, channels: int = 1, size: int = 28) -> nn.Seq
 
 
 @architecture
-def average_cnn(classes: int = 10, *, channels: int = 1, size: int = 28) -> nn.Sequential:
-    """`paper_cnn` with average pools. Not from the paper.
-
-    A max-pool attributes all to the winner of each window, and an attack that changes the winner moves the whole
-    attribution; an average attributes to every pixel of a stroke.
-    """
-    return _cnn(classes, channels, size, pool=nn.AvgPool2d)
-
-
-@architecture
 def threshold_cnn(classes: int = 10, *, channels: int = 1, size: int = 28) -> nn.Sequential:
-    """`average_cnn` with first biases of -0.1."""
+    """`paper_cnn` with average pools and first biases of -0.1. Not from the paper.
+
+    A max-pool attributes a window to its winner alone, so that an attack which changes the winner moves the whole
+    attribution; an average attributes to every pixel of a stroke. From biases below 0 the first filters learn
+    thresholds, ReLU(w·x - b), that a background raised by ε does not pass: there the attribution stays exactly 0.
+    """
     net = _cnn(classes, channels, size, pool=nn.AvgPool2d)
     first = net[0]
     assert isinstance(first, nn.Conv2d)

@@ -35,6 +35,16 @@ def get(name: str) -> Run:
     return replace(table[name](), recipe=name)
 
 
+def before(run: Run) -> Run | None:
+    """The run whose weights `run` starts from, where its warm start names a fast recipe; a paper's names zoo weights.
+
+    It has the same seed, and computes in the same way.
+    """
+    if not (run.warm_start.endswith("-fast") and run.warm_start in names()):
+        return None
+    return replace(get(run.warm_start), seed=run.seed, precision=run.precision, deterministic=run.deterministic)
+
+
 def summary(name: str) -> str:
     """The first line of what a recipe says of itself; of a fast one, its numbers."""
     if name.endswith("-fast"):

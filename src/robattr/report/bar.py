@@ -97,17 +97,20 @@ def _reaches(dataset: str, members: Sequence[Member]) -> Demand:
 
 
 def _yardstick(dataset: str, members: Sequence[Member]) -> Demand:
-    """An attack weaker than the reference's would flatter every row; it would show in these two."""
-    text = "The attack is no weaker than the paper's: NATURAL and Madry at most 3 points and 0.03 above its rows"
+    """An attack weaker than the reference's would flatter every row; it would show in these two, on its network."""
+    text = (
+        "The attack is no weaker than the paper's: on its network, NATURAL and Madry at most 3 points and 0.03 above "
+        "its rows"
+    )
     compared = [
         (run, column, (value_of(e, column.key) or 0.0) - (row.column(column.key) or 0.0))
         for method in ("natural", "madry")
         for run, e in _of(members, method)
         for column in ATTRIBUTION
-        if (row := published(dataset, method))
+        if run.own_network and (row := published(dataset, method))
     ]
     if not compared:
-        return Demand(text, None, "no record of NATURAL or of Madry et al.")
+        return Demand(text, None, "no record of NATURAL or of Madry et al. on the paper's network")
     above = [entry for entry in compared if entry[2] > TOLERATED[entry[1].key]]
     highest = [max((c for c in compared if c[1] is column), key=lambda entry: entry[2]) for column in ATTRIBUTION]
     detail = ", ".join(f"{run.name} {column.title} {_difference(column, by)}" for run, column, by in above or highest)

@@ -128,7 +128,10 @@ def lines(panels: Sequence[tuple[str, Sequence[Series], bool]], *, x_label: str)
     drawn = [panel for panel in seen if panel[1]]
     if not drawn:
         return None
-    figure = _figure(width=3.4 * len(drawn), height=2.5)
+    columns = 2 * len(drawn)
+    names = {s.name for _, series, _ in drawn for s in series}
+    figure = _figure(width=3.4 * len(drawn), height=2.5 + 0.2 * -(-len(names) // columns))
+    figure.set_layout_engine("constrained")
     for axis, (label, series, log) in zip(np.atleast_1d(figure.subplots(1, len(drawn))), drawn, strict=True):
         for s in series:
             axis.plot(
@@ -143,8 +146,11 @@ def lines(panels: Sequence[tuple[str, Sequence[Series], bool]], *, x_label: str)
         axis.set_ylabel(label)
         if log:
             axis.set_yscale("log")
-    figure.axes[0].legend(fontsize=7.5)
-    figure.tight_layout()
+    entries: dict[str, Any] = {}
+    for axis in figure.axes:
+        handles, labels = axis.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    figure.legend([*entries.values()], [*entries], loc="outside lower center", ncols=columns, fontsize=7.5)
     return figure
 
 

@@ -62,6 +62,11 @@ class Run:
     def method(self) -> str:
         return str(self.config.get("method", self.path.name))
 
+    @property
+    def own_network(self) -> bool:
+        """Whether the network is the dataset's own, on the paper's datasets the paper's."""
+        return not self.config.get("model")
+
 
 @dataclass(frozen=True)
 class Group:
@@ -175,12 +180,13 @@ def measured(runs: Iterable[Run]) -> tuple[Group, ...]:
     return found
 
 
-def _order(run: Run) -> tuple[str, int, str, float, int, str]:
+def _order(run: Run) -> tuple[str, int, str, str, float, int, str]:
     rank = ORDER.index(run.method) if run.method in ORDER else len(ORDER)
     return (
         run.dataset,
         rank,
         run.method,
+        str(run.config.get("model") or ""),
         float(run.config.get("m") or 0),
         int(run.config.get("seed") or 0),
         run.path.name,
@@ -188,8 +194,10 @@ def _order(run: Run) -> tuple[str, int, str, float, int, str]:
 
 
 def _approach(config: Mapping[str, Any], path: Path) -> str:
+    """The paper's name of the method, and the network where it is not the dataset's own."""
     method = str(config.get("method", path.name))
-    return str(config.get("name") or APPROACHES.get(method, method.upper()))
+    network = f", {config['model']}" if config.get("model") else ""
+    return str(config.get("name") or f"{APPROACHES.get(method, method.upper())}{network}")
 
 
 def _varies_m(run: Run) -> bool:

@@ -27,7 +27,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Job:
-    """Train `run` in `path`; then attack `map` on the first `examples` of the test split, by `paper` or `strict`."""
+    """Train `run` in `path`; then attack `map` on the first `examples` of the test split, by `paper` or `strict`.
+
+    No examples: another job starts from its weights, and nothing is attacked.
+    """
 
     run: Run
     path: Path
@@ -58,6 +61,9 @@ class Job:
         with suppress(OSError, ValueError, KeyError):
             return bool(json.loads(summary.read_text(encoding="utf-8"))["examples"] == self.examples)
         return False
+
+    def starts_from(self, other: Job) -> bool:
+        return self.run.warm_start == other.path.as_posix()
 
     def train(self, *, device: str, data_dir: Path | None) -> Outcome:
         """Train, or continue; what a signal interrupts is kept."""

@@ -49,7 +49,9 @@ def steps(jobs: Sequence[Job]) -> list[Step]:
     made = []
     for job in jobs:
         trained = job.trained
-        made += [Step("train", job, trained), Step("evaluate", job, trained and job.evaluated)]
+        made.append(Step("train", job, trained))
+        if job.examples:
+            made.append(Step("evaluate", job, trained and job.evaluated))
     return made
 
 
@@ -73,7 +75,8 @@ def carry_out(
 
 def results(jobs: Sequence[Job]) -> tuple[Run, ...]:
     """The jobs' runs with the evaluations the jobs name: the directories may hold others."""
-    asked = {(job.path, job.protocol, job.map) for job in jobs}
+    shown = [job for job in jobs if job.examples]
+    asked = {(job.path, job.protocol, job.map) for job in shown}
     return tuple(
         replace(
             run,
@@ -81,5 +84,5 @@ def results(jobs: Sequence[Job]) -> tuple[Run, ...]:
                 e for e in run.evaluations if (run.path, e.summary.get("protocol"), e.summary.get("map")) in asked
             ),
         )
-        for run in read_runs([job.path for job in jobs])
+        for run in read_runs([job.path for job in shown])
     )

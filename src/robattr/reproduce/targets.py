@@ -12,6 +12,7 @@ from robattr.errors import InvalidInput, nearest
 from robattr.evaluate.protocol import named, paper
 from robattr.report.published import DATASETS
 from robattr.reproduce.job import Job
+from robattr.train.run import Run
 
 EVERY = recipes.METHODS
 
@@ -52,17 +53,25 @@ def jobs(
     if kind not in ("paper", "fast"):
         raise InvalidInput(f"expected recipes paper or fast, got {kind!r}")
     target = TARGETS[name]
-    made = []
+    made: list[Job] = []
     for dataset in datasets or target.datasets:
         test = card(dataset).sizes[2]
         named(protocol, paper(dataset))  # an unknown name is refused before anything is trained
+        place = out / dataset
         for method in target.methods:
             # The embedded set's recipes are as fast as they can be already.
             quick = kind == "fast" and dataset != "fashion-mini"
             run = replace(recipes.get(f"{dataset}/{method}{'-fast' if quick else ''}"), seed=seed)
+            if first := recipes.before(run):
+                start = Job(first, place / _folder(first), target.map, 0, protocol)
+                run = replace(run, warm_start=start.path.as_posix())
+                made += [] if any(job.path == start.path for job in made) else [start]
             for m in target.points or (None,):
                 varied = run if m is None else replace(run, m=m)
-                folder = method + ("" if m is None else f"-m{m}") + (f"-seed{seed}" if seed else "")
-                job = Job(varied, out / dataset / folder, target.map, min(examples or test, test), protocol)
-                made.append(job)
+                path = place / _folder(varied, several=m is not None)
+                made.append(Job(varied, path, target.map, min(examples or test, test), protocol))
     return made
+
+
+def _folder(run: Run, *, several: bool = False) -> str:
+    return run.method + (f"-m{run.m}" if several else "") + (f"-seed{run.seed}" if run.seed else "")

@@ -39,15 +39,22 @@ class Prefixed(io.TextIOBase):
 
 
 def side_by_side(jobs: Sequence[Job], *, workers: int, device: str, data_dir: Path | None = None) -> Stopped | None:
-    """Carry out the jobs, `workers` at a time, the costliest first; progress goes to stderr line by line."""
+    """Carry out the jobs, `workers` at a time, the costliest first; progress goes to stderr line by line.
+
+    Those that start from the weights of others wait until all others are done.
+    """
     costly = sorted(jobs, key=lambda job: job.run.steps * (1 + job.run.second_order), reverse=True)
+    later = [job for job in costly if any(job.starts_from(other) for other in jobs)]
     threads = max(1, (os.cpu_count() or 1) // workers)
     pool = ProcessPoolExecutor(
         min(workers, len(jobs)), mp_context=get_context("spawn"), initializer=_leave_with, initargs=(os.getpid(),)
     )
     try:
-        futures = [pool.submit(_alone, job, device, data_dir, threads) for job in costly]
-        return next((stopped for stopped in [future.result() for future in futures] if stopped), None)
+        for wave in ([job for job in costly if job not in later], later):
+            futures = [pool.submit(_alone, job, device, data_dir, threads) for job in wave]
+            if stopped := [stopped for stopped in [future.result() for future in futures] if stopped]:
+                return stopped[0]
+        return None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)  # after an interrupt nothing new may begin
 

@@ -78,7 +78,7 @@ class Run:
     batch: int = 50  # the global batch, whatever the number of processes
     weight_ramp: tuple[int, ...] = ()  # (start, end): λ is 0 before start, full from end on
     eps_ramp: tuple[int, ...] = ()  # likewise for ε (and the step size with it)
-    warm_start: str = ""  # a run directory, weights file or zoo name to start from
+    warm_start: str = ""  # a run directory, weights file or zoo name to start from, or a fast recipe to train first
     seed: int = 0
     precision: Literal["fp32", "tf32", "bf16", "fp64"] = "fp32"
 

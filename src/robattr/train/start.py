@@ -114,7 +114,11 @@ def load_weights(model: nn.Module, ref: str) -> None:
         checkpoint.load(kept[-1])  # proves it whole
         path = kept[-1].path
     elif not path.is_file():
-        path = locate(ref)
+        try:
+            path = locate(ref)
+        except CheckpointError as cause:
+            remedy = "`robattr train` trains a fast recipe first; from Python, name the directory of a finished run"
+            raise CheckpointError(f"no weights to start from: {cause} ({remedy})") from cause
     models.load_weights(model, path)
 
 
