@@ -72,7 +72,8 @@ def train(
     from robattr.train.loop import train as begin
 
     run = _started(run, device=device, data_dir=data_dir)
-    _tell(run, begin(run, out, device=device, data_dir=data_dir, resume=resume))
+    outcome = begin(run, out, device=device, data_dir=data_dir, resume=resume)
+    _tell(run, outcome, continued=f"with --resume --out {outcome.path}")
 
 
 def _started(run: Run, *, device: str, data_dir: Path | None) -> Run:
@@ -87,11 +88,11 @@ def _started(run: Run, *, device: str, data_dir: Path | None) -> Run:
     if not job.trained:
         if _leads():
             typer.echo(f"{run.recipe} starts from {first.recipe}, which is trained first: {job.path}", err=True)
-        _tell(first, job.train(device=device, data_dir=data_dir))
+        _tell(first, job.train(device=device, data_dir=data_dir), continued="by the same command")
     return replace(run, warm_start=job.path.as_posix())
 
 
-def _tell(run: Run, outcome: Outcome) -> None:
+def _tell(run: Run, outcome: Outcome, *, continued: str) -> None:
     """What a training came to; exits where a signal stopped it."""
     leads = _leads()
     if not outcome.finished:
@@ -99,7 +100,7 @@ def _tell(run: Run, outcome: Outcome) -> None:
         if leads:
             typer.echo(
                 f"stopped by {signal.Signals(number).name} after step {outcome.step} of {run.steps}, which is saved: "
-                f"continue with --resume --out {outcome.path}",
+                f"continue {continued}",
                 err=True,
             )
         raise typer.Exit(128 + number)

@@ -51,7 +51,8 @@ def summary(name: str) -> str:
         run = get(name)
         attack = "" if run.method == "natural" else f", {run.attack_steps} attack steps"
         nodes = f", m = {run.m} ({run.m_attack} in the attack)" if run.second_order else ""
-        return f"{name.removesuffix('-fast')} for less: {run.steps:,} steps{attack}{nodes}."
+        after = f", after {run.warm_start}" if run.warm_start else ""
+        return f"{name.removesuffix('-fast')} for less: {run.steps:,} steps{attack}{nodes}{after}."
     return (_table()[name].__doc__ or "").partition("\n")[0].strip()
 
 
