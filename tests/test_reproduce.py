@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from robattr import recipes
 from robattr.cli import app
+from robattr.cli.train import _started
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluate import protocol
 from robattr.reproduce import estimate, plan
@@ -153,11 +154,15 @@ def test_train_makes_what_it_starts_from_once(tmp_path: Path, monkeypatch: pytes
     assert start.stat().st_mtime_ns == kept
     for name, value in load_file("b/model.safetensors").items():
         torch.testing.assert_close(value, weights[name], rtol=0, atol=1e-12)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    fixed = _started(replace(recipes.get("fashion-mini/ig-sum-norm"), seed=9), device="cpu", data_dir=None)
+    assert fixed.warm_start == "runs/fashion-mini/first-seed9", "several processes look for it, and do not train it"
+    assert not Path(fixed.warm_start).exists()
 
 
 def test_a_run_that_names_a_recipe_from_python_is_told_what_to_do(tmp_path: Path) -> None:
     run = replace(recipes.get("fashion-mini/natural"), warm_start="mnist/madry-fast", steps=1)
-    with pytest.raises(CheckpointError, match="trains a fast recipe first"):
+    with pytest.raises(CheckpointError, match=r"no weights to start from: .*Train that run first"):
         train(run, tmp_path / "run", device="cpu")
 
 

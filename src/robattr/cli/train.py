@@ -77,7 +77,10 @@ def train(
 
 
 def _started(run: Run, *, device: str, data_dir: Path | None) -> Run:
-    """The run with weights to start from, where it names a recipe: that is trained, or continued, or was finished."""
+    """The run with weights to start from, where it names a recipe: that is trained, or continued, or was finished.
+
+    Several processes only look for it, for the leader alone need reach the directory: it has to be trained before.
+    """
     from robattr import recipes
     from robattr.reproduce.job import Job
 
@@ -85,16 +88,15 @@ def _started(run: Run, *, device: str, data_dir: Path | None) -> Run:
     if first is None:
         return run
     job = Job(first, Path("runs") / f"{first.recipe}-seed{first.seed}", map="ig", examples=0)
-    if not job.trained:
-        if _leads():
-            typer.echo(f"{run.recipe} starts from {first.recipe}, which is trained first: {job.path}", err=True)
+    if os.environ.get("WORLD_SIZE", "1") == "1" and not job.trained:
+        typer.echo(f"{run.recipe} starts from {first.recipe}, which is trained first: {job.path}", err=True)
         _tell(first, job.train(device=device, data_dir=data_dir), continued="by the same command")
     return replace(run, warm_start=job.path.as_posix())
 
 
 def _tell(run: Run, outcome: Outcome, *, continued: str) -> None:
     """What a training came to; exits where a signal stopped it."""
-    leads = _leads()
+    leads = os.environ.get("RANK", "0") == "0"
     if not outcome.finished:
         number = outcome.stopped_by or signal.SIGTERM
         if leads:
@@ -107,10 +109,6 @@ def _tell(run: Run, outcome: Outcome, *, continued: str) -> None:
     if leads:
         accuracy = "" if outcome.val_accuracy is None else f"  validation accuracy {outcome.val_accuracy:.2%}"
         typer.echo(f"{outcome.path}  {outcome.step} steps{accuracy}")
-
-
-def _leads() -> bool:
-    return os.environ.get("RANK", "0") == "0"
 
 
 def sweep(

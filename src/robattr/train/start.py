@@ -117,8 +117,9 @@ def load_weights(model: nn.Module, ref: str) -> None:
         try:
             path = locate(ref)
         except CheckpointError as cause:
-            remedy = "`robattr train` trains a fast recipe first; from Python, name the directory of a finished run"
-            raise CheckpointError(f"no weights to start from: {cause} ({remedy})") from cause
+            raise CheckpointError(
+                f"no weights to start from: {cause}. Train that run first, or let warm_start name a finished one"
+            ) from cause
     models.load_weights(model, path)
 
 
