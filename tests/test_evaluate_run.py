@@ -19,8 +19,9 @@ from torch.nn import functional as F
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluate import Place, Protocol, compare, evaluate, integrated_gradients, simple_gradient, strict
 from robattr.evaluate.diagnostics import completeness_gap, random_search
-from robattr.evaluate.gallery import choose
+from robattr.evaluate.gallery import choose, walk
 from robattr.evaluate.run import BLOCK, _Job, discard
+from robattr.evaluate.suite import attribution_attacks
 from robattr.models import resnet
 from robattr.report.gallery import read_gallery
 
@@ -275,6 +276,26 @@ def test_galleries_of_different_models_share_their_first_examples() -> None:
     one, other = of([0.9, -1, 0.8, 0.7, 0.2, 0.1, 0.6]), of([0.1, 0.2, 0.3, 0.9, 0.8, 0.7, -1])
     assert [r["id"] for r in choose(one, first=4, worst=1)] == [0, 2, 3, 5]
     assert [r["id"] for r in choose(other, first=4, worst=1)] == [0, 1, 2, 3, 5]
+
+
+def test_a_walk_that_stands_still_at_the_image_is_shown_from_beside_it() -> None:
+    """All that has any attribution is among the top k: J = 1 there, and its slope is exactly 0 in these numbers."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 2, bias=False))
+    nn.init.zeros_(net[1].weight)
+    net[1].weight.data[0] = 0.5
+    x = torch.zeros(2, 1, 6, 6)
+    x[:, :, 2, 1:3] = 1.0
+    y = torch.zeros(2).long()
+    attack = attribution_attacks(TOY, net, IG, images=True)[0]
+    with torch.no_grad():
+        clean, label = attack.seen(x, y)
+    rows = [(5, 0), (9, 0)]
+    moved = [step.x for step in attack.iterates(x, y, clean, label, start=attack.starts(x, rows), rows=rows)]
+    torch.testing.assert_close(moved[-1], x, rtol=0, atol=0)
+    records = [{"id": i, "label": 0, "attack": 0, "repeat": 0} for i, _ in rows]
+    arrays = walk([attack], x, y, records, protocol=TOY)
+    assert (arrays["perturbed"][:, -1] != arrays["image"]).any(axis=(1, 2, 3)).all()
+    assert (arrays["kendall"][:, -1] < 1).all()
 
 
 def test_written_files(case, tmp_path: Path, plain) -> None:

@@ -38,14 +38,25 @@ def choose(records: Sequence[Record], first: int = FIRST, worst: int = WORST) ->
 
 
 def walk(attacks: Sequence[IFIA], x: Tensor, y: Tensor, records: Sequence[Record], *, protocol: Protocol) -> Arrays:
-    """The arrays of the file for examples x, y with those records: the walk that found each one's score, again."""
+    """The arrays of the file for examples x, y with those records: the walk that found each one's score, again.
+
+    At x itself the direction may be rounding alone (where the k pixels are all that have any attribution, J is at its
+    largest, 1), and a walk that began with compiled passes may stand still with eager ones: then it is shown from one
+    random step aside, as the next restart begins.
+    """
     parts, order = [], []
     for number, attack in enumerate(attacks):
         chosen = [b for b, record in enumerate(records) if record["attack"] == number]
         for start in range(0, len(chosen), TOGETHER):
             at = chosen[start : start + TOGETHER]
             rows = [(int(records[b]["id"]), int(records[b]["repeat"])) for b in at]
-            parts.append(_frames(attack, x[at], y[at], rows, protocol=protocol))
+            part, still = _frames(attack, x[at], y[at], rows, protocol=protocol)
+            if stuck := [b for b in range(len(at)) if still[b]]:
+                aside = [(rows[b][0], rows[b][1] + 1) for b in stuck]
+                again, _ = _frames(attack, x[at][stuck], y[at][stuck], aside, protocol=protocol)
+                for key, values in again.items():
+                    part[key][stuck] = values
+            parts.append(part)
             order += at
     back = np.argsort(order)
     arrays = {key: np.concatenate([part[key] for part in parts])[back] for key in parts[0]}
@@ -53,8 +64,10 @@ def walk(attacks: Sequence[IFIA], x: Tensor, y: Tensor, records: Sequence[Record
     return {**named, **arrays, "iterations": np.array(curve_points(protocol.steps))}
 
 
-def _frames(attack: IFIA, x: Tensor, y: Tensor, rows: Sequence[Row], *, protocol: Protocol) -> Arrays:
-    """The walk of one attack from the starts of `rows`, at the points of the curve."""
+def _frames(
+    attack: IFIA, x: Tensor, y: Tensor, rows: Sequence[Row], *, protocol: Protocol
+) -> tuple[Arrays, list[bool]]:
+    """The walk of one attack from the starts of `rows`, at the points of the curve; and who never left x."""
     attack = attack.shortened() if attack.can_shorten(x).all() else attack
     points = curve_points(attack.steps)
     with second_order(attack.model):
@@ -62,7 +75,8 @@ def _frames(attack: IFIA, x: Tensor, y: Tensor, rows: Sequence[Row], *, protocol
         steps = enumerate(attack.iterates(x, y, before, label, start=attack.starts(x, rows), rows=rows), start=1)
         frames = [step for t, step in steps if t in points]
     after = [step.map for step in frames]
-    return {
+    still = (frames[-1].x == x).flatten(1).all(dim=1).tolist()
+    arrays = {
         "image": _bytes(x, protocol.bounds),
         "perturbed": np.stack([_bytes(step.x, protocol.bounds) for step in frames], axis=1),
         "before": _array(before.half()),
@@ -71,6 +85,7 @@ def _frames(attack: IFIA, x: Tensor, y: Tensor, rows: Sequence[Row], *, protocol
         "kendall": np.stack([_array(kendall(before, map)) for map in after], axis=1),
         "kept": np.stack([_array(step.keeps) for step in frames], axis=1),
     }
+    return arrays, still
 
 
 def save(path: Path, arrays: Arrays) -> None:
