@@ -53,6 +53,7 @@ LATER: dict[str, dict[str, Any]] = {  # IG-SUM-NORM, after Madry's training
     "gtsrb": ON_PHOTOS,
     "flower": ON_PHOTOS,
 }
+NATURAL = {"gtsrb": 3000, "flower": 10_000}  # steps
 IG_NORM = {"weight": 1.0, "weight_ramp": (), "m": 5, "m_attack": 3}
 
 
@@ -62,7 +63,7 @@ def fast(run: Run) -> Run:
     if run.method == "natural" and run.optimizer == "adam":
         return replace(run, precision="tf32", model=cheap.get("model", ""))
     if run.method == "natural":
-        return replace(run, **{**cheap, "steps": 3000})
+        return replace(run, **{**cheap, "steps": NATURAL[run.dataset]})
     if run.method == "madry":
         return replace(run, **cheap)
     later = {"warm_start": f"{run.dataset}/madry-fast", "eps_ramp": (), **LATER[run.dataset]}
