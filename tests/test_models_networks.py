@@ -23,6 +23,7 @@ from robattr.models import (
     scale_invariant,
     small_cnn,
     smooth,
+    threshold_cnn,
     wide_resnet,
 )
 from robattr.models.architecture import Spec, build
@@ -145,13 +146,14 @@ def test_standardisation_of_a_constant_image_has_a_finite_gradient() -> None:
     assert second.isfinite().all()
 
 
-def test_paper_cnn_is_the_reference_graph() -> None:
+@pytest.mark.parametrize(("make", "pool"), [(paper_cnn, "max"), (threshold_cnn, "mean")])
+def test_the_cnns_are_the_reference_graph_with_their_pools(make, pool: str) -> None:
     torch.manual_seed(3)
-    net = paper_cnn().double()
+    net = make().double()
     x = torch.rand(1, 1, 28, 28, dtype=torch.float64)
     h = nhwc(x)[0]
     for conv in (net.conv1, net.conv2):
-        h = np_pool(np.maximum(np_conv_same(h, hwio(conv.weight)) + conv.bias.detach().numpy(), 0), "max")
+        h = np_pool(np.maximum(np_conv_same(h, hwio(conv.weight)) + conv.bias.detach().numpy(), 0), pool)
     flat = h.transpose(2, 0, 1).ravel()  # ours flattens (channel, row, column)
     hidden = np.maximum(net.fc1.weight.detach().numpy() @ flat + net.fc1.bias.detach().numpy(), 0)
     expected = net.fc2.weight.detach().numpy() @ hidden + net.fc2.bias.detach().numpy()
@@ -198,6 +200,18 @@ def test_paper_cnn_weights_are_truncated_normal_and_biases_a_tenth() -> None:
         assert np.abs(weight).max() <= 0.2
         assert stats.kstest(weight[:50_000] / 0.1, stats.truncnorm(-2, 2).cdf).pvalue > 1e-3
         assert (layer.bias == 0.1).all()
+
+
+def test_threshold_cnn_begins_as_paper_cnn_but_lets_nothing_of_black_through() -> None:
+    def made(make):
+        torch.manual_seed(6)
+        return make()
+
+    ours, paper = made(threshold_cnn), made(paper_cnn)
+    for name, value in paper.state_dict().items():
+        expected = torch.full_like(value, -0.1) if name == "conv1.bias" else value
+        torch.testing.assert_close(ours.state_dict()[name], expected, rtol=0, atol=0)
+    assert (ours[:2](torch.zeros(1, 1, 28, 28)) == 0).all()
 
 
 def test_resnet_weights_are_fan_out_normal_and_the_last_layer_uniform() -> None:
