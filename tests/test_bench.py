@@ -361,6 +361,11 @@ def test_the_page_holds_every_number_and_every_failure() -> None:
     ):  # fmt: skip
         assert words in page, words
     assert "Note: the step runs eagerly" in render.markdown([example()])
+    assert "in this order" not in page, "one number needs no order"
+    case = example().cases[0]
+    row = replace(case.comparisons[0], agreement=(Agreement("map", 1e-6, 1e-3), Agreement("first step", 0.1, 0.2)))
+    twice = replace(example(), cases=(replace(case, comparisons=(row, row)),))
+    assert render.markdown([twice]).count("Apart, in this order: map; first step.") == 1
     grids = [line for line in page.splitlines() if line.startswith("| attack gradient")]
     assert [line.count("|") - 1 for line in grids] == [len(render.HEADINGS), len(render.ROOFLINE)]
 

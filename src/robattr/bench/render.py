@@ -32,9 +32,10 @@ Written by `robattr bench --render FILE… -o docs/benchmarks.md` from the JSON 
 - **Apart** is ‖engine − port‖ / ‖port‖ of what both compute with the same rule (for τ-b the largest difference). A case
   whose sides differ by more than is allowed reports no time and fails the run. Allowed for gradients of ‖IG‖₁ and maps:
   {ALLOWANCES}. It is wide in reduced precision because sign(IG) and the sides of ReLUs flip near zero; the tables of
-  precisions show the measured effect. The attribution attack as timed is held by its first step: the share
-  of Σ|∇J|, what a step by sign(∇J) gains, that it forgoes (in runs before 2026-11-16, of pixels it moves another way):
-  {LOSSES}.
+  precisions show the measured effect. The attribution attack as timed is held by its first step: the share of Σ|∇J|,
+  what a step by sign(∇J) gains, that it forgoes: {LOSSES}.
+  Below each table stands what its numbers are of; *first step* alone is what older runs held, the share of pixels that
+  it moves another way.
 - **Training step**: attack, gradient and optimiser. The port takes the reference's right ends, the engine the fewest
   midpoints whose IG is at least as accurate, measured on the case itself and shown beside it.
 - **Floor**: counted operations over the measured rate of a large matrix product, or least bytes (inputs and parameters
@@ -95,6 +96,7 @@ def _case(case: Case) -> str:
         return "\n".join([*lines, f"**Failed, no numbers:** {case.error}", ""])
     if case.comparisons:
         lines += _grid(HEADINGS, [comparison_row(c) for c in case.comparisons])
+        lines += [f"Apart, in this order: {'; '.join(held)}.\n" for held in _held(case.comparisons)]
     if floors := [roofline_row(c) for c in case.comparisons if c.roofline]:
         lines += _grid(ROOFLINE, floors)
         lines += [*(f"- {why(c)}" for c in case.comparisons if c.roofline), ""]
@@ -102,6 +104,12 @@ def _case(case: Case) -> str:
         lines += [f"{table.title}:", "", *_grid(table.columns, [[number(v) for v in row] for row in table.rows])]
     lines += [f"Note: {note}\n" for note in case.notes]
     return "\n".join(lines)
+
+
+def _held(comparisons: Sequence[Comparison]) -> list[tuple[str, ...]]:
+    """What the rows were held by, each list of several once."""
+    lists = dict.fromkeys(tuple(a.of for a in c.agreement) for c in comparisons)
+    return [held for held in lists if len(held) > 1]
 
 
 def _grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -44,6 +44,7 @@ def measure(name: str, device: torch.device, arithmetic: str, *, rates: Rates, q
     quadrature = Quadrature(it)
     levels = [quadrature.equal("IG"), quadrature.equal("‖IG‖₁")]
     gradients = [compare_gradients(it, how, rates) for how in ways]
+    fastest = min(gradients, key=lambda comparison: comparison.engine.times.ms)
     steps = [
         min((compare_steps(it, how, level, rates) for how in ways), key=lambda step: step[0].engine.times.ms)
         for level in levels
@@ -51,7 +52,7 @@ def measure(name: str, device: torch.device, arithmetic: str, *, rates: Rates, q
     return Case(
         name,
         it.setting,
-        comparisons=(_fastest(gradients), *(comparison for comparison, _ in steps)),
+        comparisons=(fastest, *(comparison for comparison, _ in steps)),
         tables=(
             *([_ways(ways, gradients)] if len(ways) > 1 else []),
             quadrature.table(levels),
@@ -60,10 +61,6 @@ def measure(name: str, device: torch.device, arithmetic: str, *, rates: Rates, q
             memory(it, quick=quick),
         ),
     )
-
-
-def _fastest(comparisons: list[Comparison]) -> Comparison:
-    return min(comparisons, key=lambda comparison: comparison.engine.times.ms)
 
 
 def _ways(ways: list[How], gradients: list[Comparison]) -> Table:

@@ -64,7 +64,7 @@ def train(
         return
     words = [*(set_ or []), *_flags(seed=seed, precision=precision)]
     run = resolve(recipe, config=config, words=words, resumed=out if resume else None)
-    out = out or Path("runs") / f"{run.recipe}-seed{run.seed}"
+    out = out or _place(run)
     if dry_run:
         _describe(run, out)
         return
@@ -74,6 +74,10 @@ def train(
     run = _started(run, device=device, data_dir=data_dir)
     outcome = begin(run, out, device=device, data_dir=data_dir, resume=resume)
     _tell(run, outcome, continued=f"with --resume --out {outcome.path}")
+
+
+def _place(run: Run) -> Path:
+    return Path("runs") / f"{run.recipe}-seed{run.seed}"
 
 
 def _started(run: Run, *, device: str, data_dir: Path | None) -> Run:
@@ -87,7 +91,7 @@ def _started(run: Run, *, device: str, data_dir: Path | None) -> Run:
     first = recipes.before(run)
     if first is None:
         return run
-    job = Job(first, Path("runs") / f"{first.recipe}-seed{first.seed}", map="ig", examples=0)
+    job = Job(first, _place(first), map="ig", examples=0)
     if os.environ.get("WORLD_SIZE", "1") == "1" and not job.trained:
         typer.echo(f"{run.recipe} starts from {first.recipe}, which is trained first: {job.path}", err=True)
         _tell(first, job.train(device=device, data_dir=data_dir), continued="by the same command")

@@ -30,8 +30,8 @@ def threshold_cnn(classes: int = 10, *, channels: int = 1, size: int = 28) -> nn
     """`paper_cnn` with average pools and first biases of -0.1. Not from the paper.
 
     A max-pool attributes a window to its winner alone, so that an attack which changes the winner moves the whole
-    attribution; an average attributes to every pixel of a stroke. From biases below 0 the first filters learn
-    thresholds, ReLU(w·x - b), that a background raised by ε does not pass: there the attribution stays exactly 0.
+    attribution; an average attributes to every pixel of a stroke. From biases below 0 robust training makes the first
+    filters thresholds, ReLU(w·x - b): a background raised by ε < b/w does not pass, and its attribution stays 0.
     """
     net = _cnn(classes, channels, size, pool=nn.AvgPool2d)
     first = net[0]

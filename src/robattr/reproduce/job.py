@@ -50,7 +50,7 @@ class Job:
             return False
         if differing := checkpoint.differences(self.run, read_config(here)):
             raise CheckpointError(
-                f"{self.path} holds a run of another configuration ({differing}): choose another --out"
+                f"{self.path} holds a run of another configuration ({differing}): move it away, or choose another --out"
             )
         return here.weights.exists()
 
