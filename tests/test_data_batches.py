@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from robattr import data
-from robattr.data.batches import generator
+from robattr.data.batches import AUGMENTATION, generator
 from robattr.errors import InvalidInput
 
 
@@ -153,6 +153,32 @@ def test_balanced_epoch_is_originals_then_copies() -> None:
         assert bool(near.any(1).all())
         untouched = [(image == image[0, 0, 0]).all() and float(image[0, 0, 0]) in of_class for image in x[y == label]]
         assert sum(map(bool, untouched)) >= count
+
+
+@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
+@pytest.mark.parametrize("equalised", [False, True])
+def test_balanced_batches_one_by_one(device: str, equalised: bool) -> None:
+    """Against a loop over the examples, on every device; a batch that was handed out is not written to again."""
+    flat = dataset((3, 5), per_class=20, size=16)
+    images = torch.randint(0, 256, (8, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    textured = data.Dataset(
+        "textured", data.Split(images, flat.train.labels, flat.train.ids), flat.validation, flat.test,
+        flat.classes, flat.bounds, equalised, 20,
+    )  # fmt: skip
+    batches = data.Batches(textured, 15, seed=3, device=device)
+    made = [batches.batch(step) for step in range(6)]
+    for step, (x, y) in enumerate(made):
+        epoch, start = batches._locate(step)
+        drawn = data.draw(15, 16, generator(3, AUGMENTATION, step))
+        for i, number in enumerate(batches._order(epoch).cpu()[start : start + 15].tolist()):
+            label, k = divmod(number, 20)
+            of_class = images[flat.train.labels == label]
+            image = of_class[k % len(of_class)][None]
+            if k >= len(of_class):
+                geometry = data.Geometry(drawn.angle[i, None], drawn.shift[i, None], drawn.corners[i, None])
+                image = data.augment(image, geometry)
+            assert y[i] == label
+            assert torch.equal(x[i].cpu(), textured.pixels(image)[0])
 
 
 def test_copies_are_fresh_in_every_epoch() -> None:

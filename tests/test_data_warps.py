@@ -11,7 +11,7 @@ import torch
 from skimage import transform
 
 from robattr import data
-from robattr.data.augmentation import Geometry, augment, draw, warp
+from robattr.data.augmentation import Geometry, augment, draw, sources, warp
 from robattr.data.equalisation import equalise
 from robattr.data.resize import resize_bilinear
 from robattr.errors import InvalidInput
@@ -132,7 +132,7 @@ def test_augmentation_is_the_reference_chain(size: int) -> None:
     """
     images = smooth(8, size)
     geometry = draw(8, size, torch.Generator().manual_seed(1))
-    floats = warp(torch.from_numpy(images), geometry).numpy()
+    floats = warp(torch.from_numpy(images), sources(geometry, images.shape[-1])).numpy()
     levels = augment(torch.from_numpy(images), geometry).numpy()
     for index in range(8):
         exact = reference_chain(images[index], geometry, index).transpose(2, 0, 1)

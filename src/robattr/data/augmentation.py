@@ -45,19 +45,27 @@ def draw(count: int, size: int, generator: torch.Generator) -> Geometry:
 
 def augment(images: Tensor, geometry: Geometry) -> Tensor:
     """Warp uint8 images (B, C, H, H) by `geometry`: the reference's chain, ×255 and truncation to uint8 included."""
-    return (warp(images, geometry) * 255).to(torch.uint8)
+    return truncate(warp(images, sources(geometry, images.shape[-1])))
 
 
-def warp(images: Tensor, geometry: Geometry) -> Tensor:
-    """The chain on uint8 images (B, C, H, H), before it is truncated: float, in [0, 1]."""
+def truncate(x: Tensor) -> Tensor:
+    """[0, 1] -> uint8 as the reference does, towards 0."""
+    return (x * 255).to(torch.uint8)
+
+
+def sources(geometry: Geometry, size: int) -> Tensor:
+    """(3, B, 3, 3) float64 on the CPU: where rotation, translation and projection, in turn, take their pixels from."""
+    return torch.stack(
+        [_rotation(geometry.angle, size), _translation(geometry.shift), _projection(geometry.corners, size)]
+    )
+
+
+def warp(images: Tensor, maps: Tensor) -> Tensor:
+    """The chain on uint8 images (B, C, H, H), before it is truncated: float, in [0, 1]. `maps` are `sources`."""
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[2] != images.shape[3]:
         raise InvalidInput(
             f"expected square uint8 images (B, C, H, H), got {images.dtype} of {tuple(images.shape)}: resize them first"
         )
-    size = images.shape[-1]
-    maps = torch.stack(
-        [_rotation(geometry.angle, size), _translation(geometry.shift), _projection(geometry.corners, size)]
-    )
     # Truncation makes the last bit visible: float64 wherever the device has it.
     dtype = torch.float32 if images.device.type == "mps" else torch.float64
     maps = maps.to(dtype).to(images.device, non_blocking=True)

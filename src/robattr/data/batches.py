@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from robattr.data.augmentation import augment, draw
+from robattr.data.augmentation import draw, sources, truncate, warp
 from robattr.data.dataset import Dataset
 from robattr.errors import InvalidInput
 
@@ -38,6 +40,7 @@ class Batches:
         self._epoch_order: tuple[int, Tensor] | None = None
         if dataset.per_class:
             self._prepare_balance(dataset)
+        self._balanced = Replayed(self._balance)
         self._length = len(dataset.classes) * dataset.per_class or len(self._train)
         self.size = min(size, self._length)
 
@@ -52,11 +55,12 @@ class Batches:
             raise InvalidInput(f"expected a step >= 0, got {step}")
         epoch, start = self._locate(step)
         chosen = self._order(epoch)[start : start + self.size]
-        if self._dataset.per_class:
-            images, labels = self._balanced(chosen, step)
-        else:
-            images, labels = self._train.images[chosen], self._train.labels[chosen]
-        return self._dataset.pixels(images), labels
+        if not self._dataset.per_class:
+            return self._dataset.pixels(self._train.images[chosen]), self._train.labels[chosen]
+        side = self._train.images.shape[-1]
+        maps = sources(draw(len(chosen), side, generator(self._seed, AUGMENTATION, step)), side)
+        x, y = self._balanced(chosen, maps.pin_memory() if self._device.type == "cuda" else maps)
+        return x, y
 
     def _locate(self, step: int) -> tuple[int, int]:
         """The epoch of a step and where in the epoch's permutation its batch starts."""
@@ -85,15 +89,54 @@ class Batches:
         self._starts = (counts.cumsum(0) - counts).to(self._device)
         self._by_class = by_class.to(self._device)
 
-    def _balanced(self, chosen: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    def _balance(self, chosen: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
+        """Examples of the virtual epoch, by number; copies warped by `maps`."""
         label = chosen.div(self._dataset.per_class, rounding_mode="floor")
         number = chosen % self._dataset.per_class
         count = self._counts[label]
         images = self._train.images[self._by_class[self._starts[label] + number % count]]
-        geometry = draw(len(chosen), images.shape[-1], generator(self._seed, AUGMENTATION, step))
         copies = (number >= count).view(-1, 1, 1, 1)
         # Warping everything and choosing costs less than finding out, on the host, which ones need it.
-        return torch.where(copies, augment(images, geometry), images), label
+        images = torch.where(copies, truncate(warp(images, maps)), images)
+        return self._dataset.pixels(images), label
+
+
+class Replayed:
+    """A function of tensors whose host side does not depend on their values: on CUDA, recorded once and then replayed.
+
+    One launch instead of hundreds. Arguments of other shapes than the first call's are computed without the record.
+    """
+
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]]) -> None:
+        self._function = function
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._inputs: tuple[Tensor, ...] = ()
+        self._outputs: tuple[Tensor, ...] = ()
+
+    def __call__(self, first: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        inputs = (first, *rest)
+        other = self._graph is not None and [i.shape for i in inputs] != [i.shape for i in self._inputs]
+        if not first.is_cuda or other:
+            return self._function(*inputs)
+        if self._graph is None:
+            self._record(inputs, first.device)
+            assert self._graph is not None
+        for place, value in zip(self._inputs, inputs, strict=True):
+            place.copy_(value, non_blocking=True)
+        self._graph.replay()
+        return tuple(output.clone() for output in self._outputs)
+
+    def _record(self, inputs: tuple[Tensor, ...], device: torch.device) -> None:
+        self._inputs = tuple(value.to(device).clone() for value in inputs)
+        with torch.cuda.device(device):
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):  # what is set up at first use is set up here
+                self._function(*self._inputs)
+            torch.cuda.current_stream().wait_stream(side)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._outputs = self._function(*self._inputs)
 
 
 def generator(seed: int, stream: int, index: int) -> torch.Generator:
