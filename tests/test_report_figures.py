@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from fake_runs import METHODS, write_run
 from robattr.cli import app
-from robattr.report.figures import _telling, lines, write_figures
-from robattr.report.runs import read_runs
+from robattr.report.figures import _telling, grid, lines, write_figures
+from robattr.report.runs import Group, measured, read_runs
 from robattr.report.svg import Series
 
 NAMES = ("figure1", "figure2", "eps", "training")
@@ -33,6 +33,19 @@ def test_every_figure_in_every_format(runs: list[Path], tmp_path: Path) -> None:
         assert ElementTree.parse(tmp_path / f"{name}.svg").getroot().tag.endswith("svg")
         with Image.open(tmp_path / f"{name}.png") as image:
             assert min(image.size) > 200
+
+
+def test_the_name_of_a_class_stays_clear_of_the_maps(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    long = tuple(f"Vehicles over {i}.5 metric tons prohibited" for i in range(10))
+    monkeypatch.setattr(Group, "classes", long)
+    figure = grid(measured(read_runs(runs))[0], rows=2)
+    assert figure is not None
+    figure.canvas.draw()
+    names = [axis.yaxis.label for axis in figure.axes if axis.get_ylabel()]
+    assert len(names) == 2
+    for name in names:
+        assert "prohibited" in name.get_text()
+        assert not any(name.get_window_extent().overlaps(axis.get_window_extent()) for axis in figure.axes)
 
 
 def test_a_curve_of_zeros_has_no_place_on_a_logarithmic_axis() -> None:

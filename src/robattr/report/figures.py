@@ -6,6 +6,7 @@ reproducible: no dates, fixed ids.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,8 @@ def grid(group: Group, *, rows: int = 4) -> Any | None:
     for row, i in zip(axes, chosen, strict=True):
         first = members[0][2]
         _image(row[0], first.image[_place(first, i)])
-        row[0].set_xlabel(_class(group, int(first.label[_place(first, i)])), fontsize=8)
+        name = textwrap.fill(_class(group, int(first.label[_place(first, i)])), 16)
+        row[0].set_ylabel(name, fontsize=8, rotation=0, ha="right", va="center", labelpad=6)
         for m, (_, e, gallery) in enumerate(members):
             _maps(row[1 + 2 * m : 3 + 2 * m], gallery, _place(gallery, i), _record(e, i))
     for m, (run, _, _) in enumerate(members):
