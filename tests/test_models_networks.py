@@ -12,13 +12,16 @@ from scipy.signal import correlate2d
 from torch import Tensor, nn
 from torch.func import grad
 
+from robattr import IntegratedGradients
 from robattr.errors import InvalidInput
 from robattr.models import (
     architectures,
+    dead_zone_cnn,
     flower_resnet,
     for_dataset,
     gtsrb_resnet,
     paper_cnn,
+    pooled_resnet,
     resnet,
     scale_invariant,
     small_cnn,
@@ -214,6 +217,32 @@ def test_threshold_cnn_begins_as_paper_cnn_but_lets_nothing_of_black_through() -
     assert (ours[:2](torch.zeros(1, 1, 28, 28)) == 0).all()
 
 
+def test_a_dead_zone_is_threshold_cnn_of_what_is_left_and_hides_a_raised_background() -> None:
+    torch.manual_seed(6)
+    net = dead_zone_cnn(threshold=0.1).double()
+    inner = threshold_cnn().double()
+    inner.load_state_dict(net.state_dict())
+    x = torch.rand(4, 1, 28, 28, dtype=torch.float64)
+    x[:, :, :14] = 0
+    left = torch.from_numpy(np.maximum(x.numpy() - 0.1, 0) / 0.9)
+    torch.testing.assert_close(net(x), inner(left), rtol=1e-12, atol=1e-12)
+
+    raised = x.clone()
+    raised[:, :, :14] += 0.1 * torch.rand(4, 1, 14, 28, dtype=torch.float64)
+    assert torch.equal(net(raised), net(x))
+    y = torch.tensor([0, 1, 2, 3])
+    maps = [IntegratedGradients(net).attribute(z, target=y, n_steps=10) for z in (x, raised)]
+    assert torch.equal(maps[0], maps[1])
+    assert maps[0][:, :, 14:].abs().amax() > 0
+    assert (maps[0][:, :, :14] == 0).all()
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 1.0, float("nan"), "0.1"])
+def test_a_dead_zone_lies_between_black_and_white(threshold) -> None:
+    with pytest.raises(InvalidInput, match=r"\[0, 1\)"):
+        dead_zone_cnn(threshold=threshold)
+
+
 def test_resnet_weights_are_fan_out_normal_and_the_last_layer_uniform() -> None:
     torch.manual_seed(7)
     net = gtsrb_resnet()
@@ -291,12 +320,13 @@ def ig_from_black(net: nn.Module, x: Tensor, points: int = 100) -> Tensor:
 
 
 @pytest.mark.parametrize("beta", [None, 1.0], ids=["net", "twin"])
-def test_ig_from_black_is_gradient_times_input_where_the_guard_says_so(beta: float | None) -> None:
+@pytest.mark.parametrize("pool", [1, 2])
+def test_ig_from_black_is_gradient_times_input_where_the_guard_says_so(beta: float | None, pool: int) -> None:
     torch.manual_seed(9)
-    net = flower_resnet().double().requires_grad_(False)
+    net = resnet(17, 1, pool=pool).double().requires_grad_(False)
     model = net if beta is None else smooth(net, beta)
-    pattern = torch.randn(1, 3, 12, 12, dtype=torch.float64)
-    bound = 100 / math.sqrt(3 * 12 * 12)
+    pattern = torch.randn(1, 3, 16, 16, dtype=torch.float64)
+    bound = 100 / math.sqrt(3 * 16 * 16)
     pattern = (pattern - pattern.mean()) / pattern.std(correction=0)
     harmonic = sum(1 / i for i in range(1, 101))
     assert harmonic == pytest.approx(5.187, abs=1e-3)
@@ -322,6 +352,23 @@ def test_a_scaled_resnet_sees_unit_images_as_the_plain_one_sees_theirs() -> None
     for wrong in ({"width": 15}, {"width": 0}, {"scale": 0.0}, {"scale": "255"}, {"width": 10**6}):
         with pytest.raises(InvalidInput):
             resnet(4, 1, **wrong)
+
+
+def test_a_pooled_resnet_sees_averages_of_the_standardised_image() -> None:
+    torch.manual_seed(3)
+    pooled = pooled_resnet(4, channels=3, scale=1.0).double()
+    wide = wide_resnet(4, channels=3, scale=1.0).double()
+    wide.load_state_dict(pooled.state_dict())
+    x = 255 * torch.rand(2, 3, 16, 24, dtype=torch.float64)
+    values = x.numpy()
+    standard = (values - values.mean((1, 2, 3), keepdims=True)) / values.std((1, 2, 3), keepdims=True)
+    averages = torch.from_numpy(standard.reshape(2, 3, 8, 2, 12, 2).mean((3, 5)))
+    wide.standardise = nn.Identity()
+    torch.testing.assert_close(pooled(x), wide(averages), rtol=1e-9, atol=1e-9)
+    with pytest.raises(InvalidInput, match="divisible by 8"):
+        pooled(x[:, :, :12])
+    with pytest.raises(InvalidInput, match="pool"):
+        resnet(4, 1, pool=0)
 
 
 def test_the_guard_is_the_published_bound_and_per_image() -> None:
