@@ -94,7 +94,7 @@ class Unit(nn.Module):
 
 
 class ResNet(nn.Module):
-    """standardise → averages of pool×pool pixels → stem → units (three stages) → act → global average → fc: `resnet`."""
+    """standardise → averages of pool×pool → stem → units (three stages) → act → global average → fc. See `resnet`."""
 
     def __init__(self, classes: int, units: int, *, channels: int, width: int, scale: float, pool: int) -> None:
         super().__init__()
