@@ -360,8 +360,8 @@ def test_what_cannot_be_built_is_refused_with_a_remedy(tmp_path):
 @pytest.mark.parametrize("name", sorted(models.architectures))
 def test_a_network_is_sized_to_the_users_data(tmp_path, name):
     run = replace(QUICK, model=name, steps=1)
-    data = from_tensors(torch.rand(30, 3, 12, 12), torch.arange(30) % 3, name="mine")
+    data = from_tensors(torch.rand(30, 3, 16, 16), torch.arange(30) % 3, name="mine")
     outcome = train(run, tmp_path / "run", dataset=data, device="cpu")
     net = models.load_model(outcome.path)
-    assert net(torch.rand(2, 3, 12, 12)).shape == (2, 3)
+    assert net(torch.rand(2, 3, 16, 16)).shape == (2, 3)
     assert net.spec.arguments.get("scale", 255) == 255, "what one unit of the data's pixels is worth in [0, 255]"
