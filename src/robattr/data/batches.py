@@ -104,7 +104,7 @@ class Batches:
 class Replayed:
     """A function of tensors whose host side does not depend on their values: on CUDA, recorded once and then replayed.
 
-    One launch instead of hundreds. Arguments of other shapes than the first call's are computed without the record.
+    One launch instead of hundreds. All calls have arguments of the same shapes.
     """
 
     def __init__(self, function: Callable[..., tuple[Tensor, ...]]) -> None:
@@ -115,8 +115,7 @@ class Replayed:
 
     def __call__(self, first: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         inputs = (first, *rest)
-        other = self._graph is not None and [i.shape for i in inputs] != [i.shape for i in self._inputs]
-        if not first.is_cuda or other:
+        if not first.is_cuda:
             return self._function(*inputs)
         if self._graph is None:
             self._record(inputs, first.device)
