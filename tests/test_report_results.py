@@ -134,6 +134,7 @@ def test_strict_must_hold_as_well() -> None:
     strict = [model("natural", 0.2, 0.1, protocol="strict"), model("ig-sum-norm", 0.6, 0.05, protocol="strict")]
     assert judged([*paper, strict[1]])[STRICT].detail == "no record of NATURAL under strict"
     assert judged([*paper, *strict])[STRICT].met is False
+    assert judged([*paper, *strict])[STRICT].detail.endswith("; 1,000 examples")
     fewer = model("natural", 0.2, 0.01, protocol="strict", examples=100)
     assert judged([*paper, fewer, strict[1]])[STRICT].detail == "not measured on the same examples"
 

@@ -148,7 +148,7 @@ def _strict(strict: Sequence[Member]) -> Demand:
     if not _same_examples([*ours, *theirs]):
         return Demand(text, None, "not measured on the same examples")
     least = min(min(_each(ours, c.key)) - max(_each(theirs, c.key)) for c in ATTRIBUTION)
-    return Demand(text, least > 0, _versus(ours, theirs))
+    return Demand(text, least > 0, f"{_versus(ours, theirs)}; {len(ours[0][1].records):,} examples")
 
 
 def _scored(groups: Iterable[Group], protocol: str) -> list[Member]:
