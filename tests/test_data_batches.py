@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from robattr import data
-from robattr.data.batches import AUGMENTATION, generator
+from robattr.data.batches import AUGMENTATION, MIRROR, generator
 from robattr.errors import InvalidInput
 
 
@@ -179,6 +179,33 @@ def test_balanced_batches_one_by_one(device: str, equalised: bool) -> None:
                 image = data.augment(image, geometry)
             assert y[i] == label
             assert torch.equal(x[i].cpu(), textured.pixels(image)[0])
+
+
+@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
+@pytest.mark.parametrize("per_class", [0, 20])
+def test_mirrored_batches_one_by_one(device: str, per_class: int) -> None:
+    """About half of the examples are NumPy's fliplr of what they would be without `mirror`, before any warp."""
+    flat = dataset((4, 6), per_class=per_class, size=16)
+    images = torch.randint(0, 256, (10, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    turned = torch.from_numpy(np.stack([[np.fliplr(channel) for channel in image] for image in images.numpy()]))
+    plain, other = (
+        data.Batches(
+            data.Dataset("t", data.Split(pixels, flat.train.labels, flat.train.ids), flat.validation, flat.test,
+                         flat.classes, flat.bounds, per_class=per_class),
+            10, seed=3, device=device,
+        )
+        for pixels in (images, turned)
+    )  # fmt: skip
+    mirrored = data.Batches(plain._dataset, 10, seed=3, mirror=True, device=device)
+    flips = 0
+    for step in range(12):
+        tosses = torch.rand(10, generator=generator(3, MIRROR, step)) < 0.5
+        (x, y), (left, _), (right, _) = (each.batch(step) for each in (mirrored, plain, other))
+        for i, toss in enumerate(tosses.tolist()):
+            assert torch.equal(x[i], right[i] if toss else left[i])
+        assert torch.equal(y, plain.batch(step)[1])
+        flips += int(tosses.sum())
+    assert 40 < flips < 80
 
 
 def test_copies_are_fresh_in_every_epoch() -> None:

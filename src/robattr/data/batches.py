@@ -11,7 +11,7 @@ from robattr.data.augmentation import draw, sources, truncate, warp
 from robattr.data.dataset import Dataset
 from robattr.errors import InvalidInput
 
-ORDER, AUGMENTATION = 0, 1  # independent streams of one seed
+ORDER, AUGMENTATION, MIRROR = 0, 1, 2  # independent streams of one seed
 
 
 class Batches:
@@ -26,9 +26,19 @@ class Batches:
     next permutation's first `size` are returned, but the pointer advances only by the skipped remainder, so
     that a few examples come twice. (The reference augments once, unseeded, before training; here every visit is
     a new draw.)
+
+    With `mirror`, every example is flipped left to right or not, by a toss of its own at every visit.
     """
 
-    def __init__(self, dataset: Dataset, size: int = 50, *, seed: int = 0, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        size: int = 50,
+        *,
+        seed: int = 0,
+        mirror: bool = False,
+        device: torch.device | str = "cpu",
+    ) -> None:
         if size < 1:
             raise InvalidInput(f"expected a batch size >= 1, got {size}")
         if not len(dataset.train):
@@ -36,6 +46,7 @@ class Batches:
         self._dataset = dataset
         self._train = dataset.train.to(device)
         self._seed = seed
+        self._mirror = mirror
         self._device = torch.device(device)
         self._epoch_order: tuple[int, Tensor] | None = None
         if dataset.per_class:
@@ -55,12 +66,21 @@ class Batches:
             raise InvalidInput(f"expected a step >= 0, got {step}")
         epoch, start = self._locate(step)
         chosen = self._order(epoch)[start : start + self.size]
+        tosses = [self._sent(self._tosses(step))] if self._mirror else []
         if not self._dataset.per_class:
-            return self._dataset.pixels(self._train.images[chosen]), self._train.labels[chosen]
+            return self._dataset.pixels(_flipped(self._train.images[chosen], *tosses)), self._train.labels[chosen]
         side = self._train.images.shape[-1]
         maps = sources(draw(len(chosen), side, generator(self._seed, AUGMENTATION, step)), side)
-        x, y = self._balanced(chosen, maps.pin_memory() if self._device.type == "cuda" else maps)
+        x, y = self._balanced(chosen, self._sent(maps), *tosses)
         return x, y
+
+    def _tosses(self, step: int) -> Tensor:
+        """Which examples of a step's batch are flipped: (size,) bool."""
+        return torch.rand(self.size, generator=generator(self._seed, MIRROR, step)) < 0.5
+
+    def _sent(self, drawn: Tensor) -> Tensor:
+        """What was drawn on the host, on its way to the device: nobody waits for it."""
+        return drawn.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else drawn
 
     def _locate(self, step: int) -> tuple[int, int]:
         """The epoch of a step and where in the epoch's permutation its batch starts."""
@@ -89,16 +109,23 @@ class Batches:
         self._starts = (counts.cumsum(0) - counts).to(self._device)
         self._by_class = by_class.to(self._device)
 
-    def _balance(self, chosen: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
-        """Examples of the virtual epoch, by number; copies warped by `maps`."""
+    def _balance(self, chosen: Tensor, maps: Tensor, *tosses: Tensor) -> tuple[Tensor, Tensor]:
+        """Examples of the virtual epoch, by number, flipped as `tosses` say; copies warped by `maps`."""
         label = chosen.div(self._dataset.per_class, rounding_mode="floor")
         number = chosen % self._dataset.per_class
         count = self._counts[label]
-        images = self._train.images[self._by_class[self._starts[label] + number % count]]
+        images = _flipped(self._train.images[self._by_class[self._starts[label] + number % count]], *tosses)
         copies = (number >= count).view(-1, 1, 1, 1)
         # Warping everything and choosing costs less than finding out, on the host, which ones need it.
         images = torch.where(copies, truncate(warp(images, maps)), images)
         return self._dataset.pixels(images), label
+
+
+def _flipped(images: Tensor, *tosses: Tensor) -> Tensor:
+    """Images (B, C, H, W), those left to right for which each of `tosses` (B,) holds."""
+    for toss in tosses:
+        images = torch.where(toss.view(-1, 1, 1, 1), images.flip(-1), images)
+    return images
 
 
 class Replayed:

@@ -59,7 +59,7 @@ def train(
     ):
         dtype = torch.float64 if run.precision == "fp64" else torch.float32
         data = dataset or load_dataset(run, data_dir)
-        batches = Batches(data, size=run.batch, seed=run.seed, device=world.device)
+        batches = Batches(data, size=run.batch, seed=run.seed, mirror=run.mirror, device=world.device)
         share = world.share(batches.size)
         state, notes = begin(run, here, data=data, model=model, world=world, dtype=dtype)
         val_accuracy, stopped_by = None, None

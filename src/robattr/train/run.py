@@ -44,6 +44,7 @@ class Run:
     recipe: str = "custom"  # the name of the recipe it came from, "mnist/ig-norm"
     dataset: str = "fashion-mini"  # a dataset's name, or a folder of images
     full: bool = False  # train on the validation split as well: for the last run, once every choice is made
+    mirror: bool = False  # half of the images, freshly chosen at every visit, are flipped left to right
     model: str = ""  # a built-in network, "package.module:function", or "" for the dataset's own
     method: Method = "natural"
 
