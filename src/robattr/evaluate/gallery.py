@@ -17,11 +17,12 @@ from torch import Tensor
 from robattr.evaluate.agreement import kendall, topk_intersection
 from robattr.evaluate.diagnostics import curve_points
 from robattr.evaluate.ifia import IFIA
+from robattr.evaluate.memory import rows_that_fit
 from robattr.evaluate.noise import Row
 from robattr.evaluate.protocol import Protocol
 from robattr.formula.network import second_order
 
-FIRST, WORST, TOGETHER = 24, 4, 8  # examples shown, of both kinds; and walked at once
+FIRST, WORST, TOGETHER = 24, 4, 8  # examples shown, of both kinds; and the fewest walked at once
 
 Record = Mapping[str, Any]
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -47,8 +48,9 @@ def walk(attacks: Sequence[IFIA], x: Tensor, y: Tensor, records: Sequence[Record
     parts, order = [], []
     for number, attack in enumerate(attacks):
         chosen = [b for b, record in enumerate(records) if record["attack"] == number]
-        for start in range(0, len(chosen), TOGETHER):
-            at = chosen[start : start + TOGETHER]
+        together = max(TOGETHER, rows_that_fit(attack.model, x, passes=attack.map.nodes))
+        for start in range(0, len(chosen), together):
+            at = chosen[start : start + together]
             rows = [(int(records[b]["id"]), int(records[b]["repeat"])) for b in at]
             part, still = _frames(attack, x[at], y[at], rows, protocol=protocol)
             if stuck := [b for b in range(len(at)) if still[b]]:
