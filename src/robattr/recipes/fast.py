@@ -38,13 +38,16 @@ GTSRB = {
     "schedule": "one-cycle", "warmup": 500, "boundaries": (), "rates": (), "lr": 2e-2, "clip": 5.0,
     "eps_ramp": (500, 2500), "precision": "bf16",
 }  # fmt: skip
-FLOWER = {**GTSRB, "batch": 64, "steps": 10_000, "eps_ramp": (1000, 4500)}
+FLOWER = {
+    **GTSRB, "batch": 64, "mirror": True, "steps": 4000, "eps_ramp": (300, 1800), "decay": 1e-3, "average": 0.995,
+    "validate_every": 500,
+}  # fmt: skip
 
 FAST: dict[str, dict[str, Any]] = {
     "mnist": {**MNIST, "model": "threshold_cnn"},
     "fashion-mnist": {**MNIST, "step_size": 0.034},
     "gtsrb": {**GTSRB, "model": "wide_resnet"},
-    "flower": FLOWER,
+    "flower": {**FLOWER, "model": "pooled_resnet"},
 }
 ON_DIGITS = {"steps": 4000, "lr": 5e-4, "weight": 0.3, "weight_ramp": (0, 1500)}
 ON_PHOTOS = {"steps": 3000, "lr": 1e-2, "weight": 0.5, "weight_ramp": (0, 1000), "warmup": 200}
@@ -52,9 +55,9 @@ LATER: dict[str, dict[str, Any]] = {  # IG-SUM-NORM, after Madry's training
     "mnist": ON_DIGITS,
     "fashion-mnist": ON_DIGITS,
     "gtsrb": {**ON_PHOTOS, "weight": 4.0, "average": 0.998},
-    "flower": ON_PHOTOS,
+    "flower": {**ON_PHOTOS, "steps": 2000, "weight": 4.0, "average": 0.998},
 }
-NATURAL = {"gtsrb": 3000, "flower": 10_000}  # steps
+NATURAL = {"gtsrb": 3000, "flower": 4000}  # steps
 THREE_POINTS = {"weight": 1.0, "weight_ramp": (), "m": 5, "m_attack": 3}
 IG_NORM: dict[str, dict[str, Any]] = {  # what differs from IG-SUM-NORM
     "mnist": THREE_POINTS,
