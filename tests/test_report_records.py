@@ -167,7 +167,9 @@ def test_evaluations_of_one_run_are_one_run_again(tmp_path: Path) -> None:
 def test_no_path_of_a_machine_gets_into_a_record(tmp_path: Path) -> None:
     run = write_run(tmp_path, "natural")
     change(run / "config.json", warm_start=f"{tmp_path}/runs/mnist/madry")
-    change(run / "environment.json", command=f"robattr train x --out {run} --data-dir=/srv/data", platform="Kernel")
+    resumed = [{"command": f"robattr train x --resume --out {run}", "platform": "Kernel"}]
+    said = {"command": f"robattr train x --out {run} --data-dir=/srv/data", "platform": "Kernel", "resumed": resumed}
+    change(run / "environment.json", **said)
     change(run / "records" / "paper-ig.json", run=str(run), command=f"robattr evaluate '{run}' --out ~/x -o/etc/y")
     write_records(read_runs([run]), tmp_path / "results")
     text = (tmp_path / "results" / NAME.format("natural")).read_text()
@@ -175,6 +177,7 @@ def test_no_path_of_a_machine_gets_into_a_record(tmp_path: Path) -> None:
     read = json.loads(text)
     assert read["config"]["warm_start"] == "runs/mnist/madry"
     assert read["environment"]["command"] == "robattr train x --out natural --data-dir=data"
+    assert read["environment"]["resumed"] == [{"command": "robattr train x --resume --out natural"}]
     assert read["summary"]["command"] == "robattr evaluate 'natural' --out x -oy"
 
 

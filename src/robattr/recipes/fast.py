@@ -7,8 +7,8 @@ those of Fashion-MNIST and of Flower, and IG-NORM's (GTSRB's row was trained in 
 
 - The IG methods start from the weights of the same seed's `madry-fast`, which is trained first where it is missing:
   Madry's steps are the cheap ones, and max ℓ(x') + β‖IG‖₁ has little to say before ℓ(x') is low.
-- On MNIST and GTSRB the network is not the paper's: `threshold_cnn` and `wide_resnet` (robattr.models). NATURAL has it,
-  too, as the control that tells what the network does from what the objective does.
+- On MNIST, GTSRB and Flower the network is not the paper's: `threshold_cnn`, `wide_resnet` and `pooled_resnet`
+  (robattr.models). NATURAL has it, too, as the control that tells what the network does from what the objective does.
 - First ε grows. Without that, GTSRB by Madry (ε = 8 from the start) was still on its first plateau, ℓ = log 43, after
   1,600 steps.
 - The points of the attack's path bound what IG-NORM protects: with one midpoint the adversary only ever sees x + δ/2,
@@ -55,7 +55,7 @@ LATER: dict[str, dict[str, Any]] = {  # IG-SUM-NORM, after Madry's training
     "mnist": ON_DIGITS,
     "fashion-mnist": ON_DIGITS,
     "gtsrb": {**ON_PHOTOS, "weight": 4.0, "average": 0.998},
-    "flower": {**ON_PHOTOS, "steps": 2000, "weight": 4.0, "average": 0.998},
+    "flower": {**ON_PHOTOS, "steps": 1500, "weight_ramp": (0, 500), "average": 0.998},
 }
 NATURAL = {"gtsrb": 3000, "flower": 4000}  # steps
 THREE_POINTS = {"weight": 1.0, "weight_ramp": (), "m": 5, "m_attack": 3}

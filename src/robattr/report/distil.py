@@ -36,13 +36,19 @@ def record(run: Run, evaluation: Evaluation, *, name: str | None = None) -> Reco
     return Record(
         variant=slug(name) if name else run.variant,
         config=portable(run.config),
-        environment=portable({key: value for key, value in run.environment.items() if key not in UNSAID}),
+        environment=portable(_said(run.environment)),
         weights=evaluation.weights,
         training=asdict(run.training),
         curve=curve(run.metrics),
         summary=portable(evaluation.summary),
         examples=_columns(evaluation.records),
     )
+
+
+def _said(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The environment of a run, and of each time it was resumed, without what is UNSAID."""
+    said = {key: value for key, value in environment.items() if key not in UNSAID}
+    return {**said, "resumed": [_said(again) for again in said["resumed"]]} if "resumed" in said else said
 
 
 def write_records(
