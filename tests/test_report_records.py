@@ -164,6 +164,14 @@ def test_evaluations_of_one_run_are_one_run_again(tmp_path: Path) -> None:
         read_runs([tmp_path / "results"])
 
 
+def test_galleries_among_the_paths_are_passed_over(results: Path) -> None:
+    everything = sorted(results.iterdir())
+    assert any(path.suffix == ".npz" for path in everything)
+    assert read_runs(everything) == read_runs([results])
+    with pytest.raises(CheckpointError, match="no run was given"):
+        read_runs([path for path in everything if path.suffix == ".npz"])
+
+
 def test_no_path_of_a_machine_gets_into_a_record(tmp_path: Path) -> None:
     run = write_run(tmp_path, "natural")
     change(run / "config.json", warm_start=f"{tmp_path}/runs/mnist/madry")

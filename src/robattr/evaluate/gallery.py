@@ -24,8 +24,15 @@ from robattr.formula.network import second_order
 
 FIRST, WORST, TOGETHER = 24, 4, 8  # examples shown, of both kinds; and the fewest walked at once
 
+ENDING = "-gallery.npz"
+
 Record = Mapping[str, Any]
 Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def beside(path: Path) -> Path:
+    """Where the gallery of an evaluation lies whose records or summary is `path`."""
+    return path.with_name(f"{path.stem}{ENDING}")
 
 
 def choose(records: Sequence[Record], first: int = FIRST, worst: int = WORST) -> list[Record]:

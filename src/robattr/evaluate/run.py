@@ -213,7 +213,7 @@ class _Job:
             x, y, _ = self.of(shown)
             attacks = attribution_attacks(self.protocol, self.model, self.map, images=True, source=self.source)
             arrays = gallery.walk(attacks, x, y, shown, protocol=self.protocol)
-            gallery.save(path.with_name(f"{path.stem}-gallery.npz"), arrays)
+            gallery.save(gallery.beside(path), arrays)
 
 
 def digest_of_weights(model: nn.Module) -> str:

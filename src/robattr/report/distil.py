@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from robattr.errors import CheckpointError
+from robattr.evaluate import gallery
 from robattr.report.gallery import read_gallery, small
 from robattr.report.record import Columns, Record, read_record, slug
 from robattr.report.runs import Evaluation, Run
@@ -104,7 +105,7 @@ def _short(value: Any) -> Any:
 
 
 def _write(path: Path, kept: Record, evaluation: Evaluation) -> Iterator[tuple[Path, bool]]:
-    files, beside = {path: kept.text.encode()}, path.with_name(f"{path.stem}-gallery.npz")
+    files, beside = {path: kept.text.encode()}, gallery.beside(path)
     if evaluation.gallery is None:
         beside.unlink(missing_ok=True)  # of what was there before
     else:

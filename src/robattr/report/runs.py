@@ -11,6 +11,7 @@ from typing import Any
 
 from robattr import data
 from robattr.errors import CheckpointError
+from robattr.evaluate import gallery
 from robattr.report.files import read_lines, read_object
 from robattr.report.record import Record, read_record, rows, variant
 from robattr.report.training import Training, training
@@ -145,11 +146,14 @@ def read_run(path: str | Path) -> Run:
 def read_runs(paths: Iterable[str | Path]) -> tuple[Run, ...]:
     """Read runs (directories, records, folders of records), in the paper's order of methods.
 
-    Runs that would share a name say what sets them apart.
+    Runs that would share a name say what sets them apart. Galleries are found by their records: of `results/mnist*`
+    they are passed over.
     """
     directories: list[Path] = []
     records: list[Path] = []
     for path in map(Path, paths):
+        if path.name.endswith(gallery.ENDING):
+            continue
         inside = [] if (path / "config.json").is_file() else sorted(path.glob("*.json"))
         if path.is_file() or inside:
             records += inside or [path]
@@ -256,6 +260,6 @@ def _of_records(path: Path, records: Sequence[tuple[Path, Record]]) -> Run:
     )
 
 
-def _gallery(beside: Path) -> Path | None:
-    path = beside.with_name(f"{beside.stem}-gallery.npz")
+def _gallery(of: Path) -> Path | None:
+    path = gallery.beside(of)
     return path if path.is_file() else None
