@@ -122,7 +122,7 @@ class Batches:
 
 
 def _flipped(images: Tensor, *tosses: Tensor) -> Tensor:
-    """Images (B, C, H, W), those left to right for which each of `tosses` (B,) holds."""
+    """Images (B, C, H, W), left to right where the toss (B,), if there is one, says so."""
     for toss in tosses:
         images = torch.where(toss.view(-1, 1, 1, 1), images.flip(-1), images)
     return images
