@@ -16,7 +16,6 @@ from robattr import IntegratedGradients
 from robattr.errors import InvalidInput
 from robattr.models import (
     architectures,
-    dead_zone_cnn,
     flower_resnet,
     for_dataset,
     gtsrb_resnet,
@@ -27,6 +26,7 @@ from robattr.models import (
     small_cnn,
     smooth,
     threshold_cnn,
+    toe_cnn,
     wide_resnet,
 )
 from robattr.models.architecture import Spec, build
@@ -217,16 +217,22 @@ def test_threshold_cnn_begins_as_paper_cnn_but_lets_nothing_of_black_through() -
     assert (ours[:2](torch.zeros(1, 1, 28, 28)) == 0).all()
 
 
-def test_a_dead_zone_is_threshold_cnn_of_what_is_left_and_hides_a_raised_background() -> None:
+@pytest.mark.parametrize("slope", [0.0, 0.25, 0.5])
+def test_a_toe_is_threshold_cnn_of_a_piecewise_linear_tone_curve(slope: float) -> None:
     torch.manual_seed(6)
-    net = dead_zone_cnn(threshold=0.1).double()
+    net = toe_cnn(threshold=0.1, slope=slope).double()
     inner = threshold_cnn().double()
     inner.load_state_dict(net.state_dict())
     x = torch.rand(4, 1, 28, 28, dtype=torch.float64)
-    x[:, :, :14] = 0
-    left = torch.from_numpy(np.maximum(x.numpy() - 0.1, 0) / 0.9)
-    torch.testing.assert_close(net(x), inner(left), rtol=1e-12, atol=1e-12)
+    curve = np.interp(x.numpy(), [0, 0.1, 1], [0, 0.1 * slope, 0.1 * slope + 0.9])
+    torch.testing.assert_close(net(x), inner(torch.from_numpy(curve)), rtol=1e-12, atol=1e-12)
 
+
+def test_a_toe_without_slope_hides_a_raised_background() -> None:
+    torch.manual_seed(6)
+    net = toe_cnn(threshold=0.1, slope=0.0).double()
+    x = torch.rand(4, 1, 28, 28, dtype=torch.float64)
+    x[:, :, :14] = 0
     raised = x.clone()
     raised[:, :, :14] += 0.1 * torch.rand(4, 1, 14, 28, dtype=torch.float64)
     assert torch.equal(net(raised), net(x))
@@ -237,10 +243,11 @@ def test_a_dead_zone_is_threshold_cnn_of_what_is_left_and_hides_a_raised_backgro
     assert (maps[0][:, :, :14] == 0).all()
 
 
-@pytest.mark.parametrize("threshold", [-0.1, 1.0, float("nan"), "0.1"])
-def test_a_dead_zone_lies_between_black_and_white(threshold) -> None:
-    with pytest.raises(InvalidInput, match=r"\[0, 1\)"):
-        dead_zone_cnn(threshold=threshold)
+@pytest.mark.parametrize("value", [-0.1, 1.0, float("nan"), "0.1"])
+@pytest.mark.parametrize("name", ["threshold", "slope"])
+def test_a_toe_lies_between_black_and_white(name: str, value: object) -> None:
+    with pytest.raises(InvalidInput, match=rf"{name} in \[0, 1\)"):
+        toe_cnn(**{name: value})
 
 
 def test_resnet_weights_are_fan_out_normal_and_the_last_layer_uniform() -> None:

@@ -41,30 +41,33 @@ def threshold_cnn(classes: int = 10, *, channels: int = 1, size: int = 28) -> nn
     return net
 
 
-class DeadZone(nn.Module):
-    """z(x) = ReLU(x - t) / (1 - t), pixel by pixel: what is darker than t is black, and white stays 1."""
+class Toe(nn.Module):
+    """z(x) = x - (1 - a)·min(x, t), pixel by pixel: a tone curve of slope a up to t, and of slope 1 above."""
 
-    def __init__(self, threshold: float) -> None:
+    def __init__(self, threshold: float, slope: float) -> None:
         super().__init__()
-        self.threshold = threshold
+        self.threshold, self.slope = threshold, slope
         self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.relu(x - self.threshold)) / (1 - self.threshold)
+        return self.slope * x + (1 - self.slope) * cast(Tensor, self.relu(x - self.threshold))
 
 
 @architecture
-def dead_zone_cnn(classes: int = 10, *, channels: int = 1, size: int = 28, threshold: float = 0.1) -> nn.Sequential:
-    """`threshold_cnn` that sees `DeadZone(threshold)` of the image, in [0, 1]. Not from the paper.
+def toe_cnn(
+    classes: int = 10, *, channels: int = 1, size: int = 28, threshold: float = 0.1, slope: float = 0.5
+) -> nn.Sequential:
+    """`threshold_cnn` that sees `Toe(threshold, slope)` of the image, in [0, 1]. Not from the paper.
 
-    A black background that is raised by at most `threshold` changes nothing, neither the logits nor any attribution:
-    what `threshold_cnn` has to learn holds here by construction, whatever the training. 0.1 is ε of Fashion-MNIST,
-    where half of the pixels are black and one in twenty lies between 0 and 0.1.
+    A black background raised by at most `threshold` arrives as less than it is, so that less of it passes the first
+    layer's thresholds. 0.1 is ε of Fashion-MNIST, where half of the pixels are black and one in twenty lies between 0
+    and 0.1. With slope 0, a dead zone, nothing of it arrives, neither in the logits nor in any attribution.
     """
-    if not (isinstance(threshold, int | float) and 0 <= threshold < 1):
-        raise InvalidInput(f"expected a threshold in [0, 1), got {threshold!r}")
+    for name, value in (("threshold", threshold), ("slope", slope)):
+        if not (isinstance(value, int | float) and 0 <= value < 1):
+            raise InvalidInput(f"expected a {name} in [0, 1), got {value!r}")
     net = threshold_cnn(classes, channels=channels, size=size)
-    return nn.Sequential(OrderedDict([("zone", DeadZone(threshold)), *net.named_children()]))
+    return nn.Sequential(OrderedDict([("toe", Toe(threshold, slope)), *net.named_children()]))
 
 
 def _cnn(classes: int, channels: int, size: int, *, pool: type[nn.MaxPool2d] | type[nn.AvgPool2d]) -> nn.Sequential:
