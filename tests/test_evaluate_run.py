@@ -18,8 +18,9 @@ from torch.nn import functional as F
 
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluate import Place, Protocol, compare, evaluate, integrated_gradients, simple_gradient, strict
-from robattr.evaluate.diagnostics import completeness_gap, random_search
+from robattr.evaluate.diagnostics import completeness_gap, random_search, score_against_eps
 from robattr.evaluate.gallery import choose, walk
+from robattr.evaluate.ifia import IFIA
 from robattr.evaluate.run import BLOCK, _Job, discard
 from robattr.evaluate.suite import attribution_attacks
 from robattr.models import resnet
@@ -126,6 +127,21 @@ def test_curves_fall(plain) -> None:
             assert len(curves[curve][name]) == len(curves[curve][axis])
     assert curves["score_vs_eps"]["eps"][0] == 0
     assert curves["score_vs_eps"]["eps"][-1] <= 1
+
+
+def test_the_curve_over_eps_reaches_a_black_background() -> None:
+    """From x itself it would not: |x_i·g_i| has no slope where x_i = 0."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).double()
+    x = torch.rand(4, 1, 8, 8, dtype=torch.float64)
+    x[:, :, 3:] = 0
+    y = net(x).argmax(dim=1)
+    attack = IFIA(net, 0.3, 0.03, 20, k=10, map=IG)
+    from_x = attack(x, y)
+    assert (from_x.perturbed[:, :, 3:] == 0).all()
+    curve = score_against_eps(attack, x, y, ids=range(4))
+    assert curve["eps"][2] == 0.3
+    assert curve["kendall"][2] < from_x.score.mean() - 0.2
 
 
 @pytest.mark.parametrize("map", [IG, simple_gradient()], ids=lambda m: m.name)

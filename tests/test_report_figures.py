@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,7 +14,8 @@ from typer.testing import CliRunner
 
 from fake_runs import METHODS, write_run
 from robattr.cli import app
-from robattr.report.figures import _telling, grid, lines, write_figures
+from robattr.report.curves import shades
+from robattr.report.figures import MOST_MODELS, _evaluated, _telling, grid, lines, write_figures
 from robattr.report.runs import Group, measured, read_runs
 from robattr.report.svg import Series
 
@@ -46,6 +50,39 @@ def test_the_name_of_a_class_stays_clear_of_the_maps(runs: list[Path], monkeypat
     for name in names:
         assert "prohibited" in name.get_text()
         assert not any(name.get_window_extent().overlaps(axis.get_window_extent()) for axis in figure.axes)
+
+
+@pytest.fixture(scope="module")
+def seeds(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Group:
+    """Two seeds of every method, on a network that is not the paper's."""
+    root, made = tmp_path_factory.mktemp("seeds"), []
+    for run in runs:
+        for seed in (0, 1):
+            made.append(shutil.copytree(run, root / f"{run.name}-{seed}"))
+            config = json.loads((run / "config.json").read_text())
+            (made[-1] / "config.json").write_text(json.dumps({**config, "seed": seed, "model": "threshold_cnn"}))
+    return measured(read_runs(made))[0]
+
+
+def test_seeds_share_the_colour_of_their_method_and_differ_in_dash(seeds: Group) -> None:
+    figure = _evaluated(seeds, "score_vs_eps", "eps", "ε", shades([run for run, _ in seeds.members]))
+    assert figure is not None
+    looks = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines}
+    assert len(looks) == len(set(looks.values())) == 2 * len(METHODS)
+    assert len({colour for colour, _ in looks.values()}) == len(METHODS)
+    figure.canvas.draw()
+    assert figure.legends[0].get_window_extent().width <= figure.get_window_extent().width
+
+
+def test_figure_1_shows_one_seed_of_each_and_its_heads_stay_apart(seeds: Group) -> None:
+    assert len(seeds.members) > MOST_MODELS
+    figure = grid(seeds, rows=1)
+    assert figure is not None
+    figure.canvas.draw()
+    heads = [text for text in figure.texts if text.get_text()]
+    assert len(heads) == len(METHODS)
+    places = [head.get_window_extent() for head in heads]
+    assert not any(a.overlaps(b) for a, b in pairwise(places))
 
 
 def test_a_curve_of_zeros_has_no_place_on_a_logarithmic_axis() -> None:

@@ -57,8 +57,9 @@ def curve_points(steps: int) -> list[int]:
 def score_against_eps(attack: IFIA, x: Tensor, y: Tensor, *, ids: Sequence[int]) -> dict[str, list[float]]:
     """Mean scores at growing radii, up to where a larger one no longer lowers them or covers the pixel range.
 
-    The step grows with the radius. A larger ball contains the smaller ones, so an example keeps its lowest
-    score so far.
+    One run from a random point of each ball: from x itself a black pixel would not move, for |x_i·g_i| has no slope
+    there. The step grows with the radius. A larger ball contains the smaller ones, so an example keeps its lowest score
+    so far.
     """
     low, high = attack.bounds
     curve: dict[str, list[float]] = {"eps": [0.0], **{name: [1.0] for name in attack.measures}}
@@ -66,7 +67,7 @@ def score_against_eps(attack: IFIA, x: Tensor, y: Tensor, *, ids: Sequence[int])
     first = next(iter(attack.measures))
     for scale in RADII:
         eps = min(attack.eps * scale, high - low)
-        wider = replace(attack, eps=eps, alpha=attack.alpha * eps / attack.eps, restarts=1)
+        wider = replace(attack, eps=eps, alpha=attack.alpha * eps / attack.eps, restarts=1, start="ball")
         found = wider(x, y, ids=ids)
         curve["eps"].append(eps)
         for name in attack.measures:

@@ -2,8 +2,8 @@
 
 A few midpoints instead of many right ends, a few attack steps that together cross the ball twice, and fewer updates; on
 a GPU, with tf32 products (MNIST, Fashion-MNIST) or in bf16 (GTSRB, Flower), where an update takes a third of the time.
-docs/results.md tells what they give, and what other settings gave on validation data. Fashion-MNIST's and Flower's have
-no row yet, nor has IG-NORM's in this form (GTSRB's row was trained in two pieces).
+docs/results.md tells what they give, and what other settings gave on validation data. Fashion-MNIST's have no row yet,
+nor has IG-NORM's in this form (GTSRB's row was trained in two pieces).
 
 - The IG methods start from the weights of the same seed's `madry-fast`, which is trained first where it is missing:
   Madry's steps are the cheap ones, and max ℓ(x') + β‖IG‖₁ has little to say before ℓ(x') is low.

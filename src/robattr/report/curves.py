@@ -13,15 +13,19 @@ MOST_POINTS = 160
 
 
 def shades(runs: Sequence[Run]) -> dict[str, int]:
-    """A colour for each run's name: the paper's methods always have theirs, the others take what is left."""
+    """For each run's name, colour + SHADES · dash: a colour for each method, a dash for each further run of it.
+
+    The paper's methods always have their colours; every other run takes one of those that are left, while there are.
+    """
     taken: dict[str, int] = {}
     free = len(ORDER)
     for run in runs:
         if run.name in taken:  # the same method on another dataset
             continue
-        plain = run.method in ORDER and ORDER.index(run.method) not in taken.values()
-        taken[run.name] = ORDER.index(run.method) if plain else free % SHADES
-        free += 0 if plain else 1
+        known = run.method in ORDER
+        colour = ORDER.index(run.method) if known else free % SHADES
+        taken[run.name] = colour + SHADES * sum(t % SHADES == colour for t in taken.values())
+        free += not known
     return taken
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from robattr._extras import need
 from robattr.report import curves, tables
 from robattr.report.gallery import Array, Gallery, brightness, ceiling, read_gallery
-from robattr.report.runs import ORDER, Evaluation, Group, Run, measured
+from robattr.report.runs import Evaluation, Group, Run, measured
 from robattr.report.svg import Series
 
 FORMATS = ("pdf", "svg", "png")
@@ -31,6 +31,7 @@ STYLE = {
     "svg.hashsalt": "robattr",
 }
 MOST_MODELS = 6  # of a figure 1
+DASHES = ("-", "--", ":", "-.")
 DATELESS = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
 
 
@@ -55,11 +56,12 @@ def write_figures(
 def grid(group: Group, *, rows: int = 4) -> Any | None:
     """The paper's figure 1, a row for each example: the image, then each model's maps before and after, and scores.
 
-    Of more models than fit on a page, the first of each method is shown.
+    Of more models than fit on a page, one seed of each is shown, or else the first of each method.
     """
     shown = [(run, e) for run, e in group.of_one_m().members if e.gallery]
-    if len(shown) > MOST_MODELS:
-        shown = list({run.method: (run, e) for run, e in reversed(shown)}.values())[::-1]
+    for key in (lambda run: (run.method, run.config.get("model")), lambda run: run.method):
+        if len(shown) > MOST_MODELS:
+            shown = list({key(run): (run, e) for run, e in reversed(shown)}.values())[::-1]
     members = [(run, e, read_gallery(e.gallery)) for run, e in shown if e.gallery]
     shared = [int(i) for i in members[0][2].id if all(i in g.id for _, _, g in members)] if members else []
     if not shared:
@@ -79,7 +81,7 @@ def grid(group: Group, *, rows: int = 4) -> Any | None:
             _maps(row[1 + 2 * m : 3 + 2 * m], gallery, _place(gallery, i), _record(e, i))
     for m, (run, _, _) in enumerate(members):
         left, right = axes[0][1 + 2 * m].get_position(), axes[0][2 + 2 * m].get_position()
-        name = _literal(run.name.replace(", ", "\n", 1))  # the method; below it, what sets the run apart
+        name = _literal(run.name.replace(", ", "\n"))  # the method; below it, what sets the run apart
         middle, above = (left.x0 + right.x1) / 2, left.y1 + 0.09 / len(chosen)
         figure.text(middle, above, name, ha="center", va="bottom", weight="bold")
     axes[0][0].set_title("image", fontsize=8, color="#5b6168", pad=3)
@@ -105,7 +107,7 @@ def boxes(group: Group, colours: Mapping[str, int]) -> Any:
             medianprops={"color": "black"},
         )
         for patch, (run, _) in zip(drawn["boxes"], shown, strict=True):
-            patch.set_facecolor(_colour(ORDER.index(run.method) if run.method in ORDER else colours[run.name]))
+            patch.set_facecolor(_colour(colours[run.name]))
             patch.set_alpha(0.55)
         names = [_literal(run.name) for run, _ in shown]
         axis.set_xticks(
@@ -130,9 +132,10 @@ def lines(panels: Sequence[tuple[str, Sequence[Series], bool]], *, x_label: str)
     drawn = [panel for panel in seen if panel[1]]
     if not drawn:
         return None
-    columns = 2 * len(drawn)
     names = {s.name for _, series, _ in drawn for s in series}
-    figure = _figure(width=3.4 * len(drawn), height=2.5 + 0.2 * -(-len(names) // columns))
+    width = 3.4 * len(drawn)
+    columns = max(1, min(2 * len(drawn), int(width / (0.6 + 0.065 * max(map(len, names))))))  # of the legend, in inches
+    figure = _figure(width=width, height=2.5 + 0.2 * -(-len(names) // columns))
     figure.set_layout_engine("constrained")
     for axis, (label, series, log) in zip(np.atleast_1d(figure.subplots(1, len(drawn))), drawn, strict=True):
         for s in series:
@@ -140,6 +143,7 @@ def lines(panels: Sequence[tuple[str, Sequence[Series], bool]], *, x_label: str)
                 s.xs,
                 s.ys,
                 color=_colour(s.shade),
+                linestyle=DASHES[s.shade // len(COLOURS) % len(DASHES)],
                 label=_literal(s.name),
                 marker="." if len(s.xs) < 20 else None,
                 lw=1.4,
@@ -162,9 +166,9 @@ def figure_name(name: str, group: Group, groups: Sequence[Group]) -> str:
 
 
 def _figures(runs: Sequence[Run], groups: Sequence[Group], rows: int) -> list[tuple[str, Any]]:
-    colours = curves.shades(runs)
     made: list[tuple[str, Any | None]] = []
     for group in groups:
+        colours = curves.shades([run for run, _ in group.members])
         found = {
             "figure1": grid(group, rows=rows),
             "figure2": boxes(group, colours),
@@ -180,6 +184,7 @@ def _figures(runs: Sequence[Run], groups: Sequence[Group], rows: int) -> list[tu
     datasets = dict.fromkeys(run.dataset for run in runs)
     for dataset in datasets:
         chosen = [run for run in runs if run.dataset == dataset]
+        colours = curves.shades(chosen)
         panels = [(label, curves.training(chosen, key, colours), log) for key, label, log in logged]
         suffix = "" if len(datasets) == 1 else f"-{dataset}"
         made.append((f"training{suffix}", lines(panels, x_label="training step")))

@@ -73,7 +73,7 @@ def page(
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         data=_safe(embedded({"colours": _ramp(), "shades": colours, "groups": explorer(groups, budget=budget)})),
         groups=[_group(group, colours) for group in groups],
-        legend=[(run.name, colours[run.name] % svg.SHADES) for run in runs],
+        legend=[(run.name, svg.look(colours[run.name])) for run in runs],
         led=led,
         probed=PROBED,
         opening=opening,

@@ -15,12 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 WIDTH = 460
-SHADES = 6
+SHADES = 6  # colours of the style sheet
+DASHES = 4  # and patterns of a line
+
+
+def look(shade: int) -> str:
+    """The classes of a shade: its colour, and its dash beyond the first."""
+    dash = shade // SHADES % DASHES
+    return f"s{shade % SHADES}" + (f" d{dash}" if dash else "")
 
 
 @dataclass(frozen=True)
 class Series:
-    """A named sequence of points; `shade` chooses its colour, the same for one model in every chart."""
+    """A named sequence of points; `shade` chooses its colour and dash, the same for one model in every chart."""
 
     name: str
     xs: Sequence[float]
@@ -121,7 +128,7 @@ def line_chart(
     for s in kept:
         points = [(x(a), y(b)) for a, b in zip(s.xs, s.ys, strict=True)]
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
-        shade = f"s{s.shade % SHADES}"
+        shade = look(s.shade)
         parts.append(f'<polyline class="line {shade}" points="{path}"><title>{escape(s.name)}</title></polyline>')
         if dots:
             parts += [
