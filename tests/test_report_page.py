@@ -82,6 +82,24 @@ def test_charts_leave_out_what_cannot_be_drawn_and_escape_names() -> None:
     assert "no scores" in svg.box_plot([("a", [], 0)], label="l", low=0, high=1)
 
 
+def test_names_in_parts_and_long_numbers_stay_inside_the_chart() -> None:
+    drawn = svg.box_plot([("IG-SUM-NORM, threshold_cnn, seed = 1", [0.1, 0.2], 0)], label="l", low=0, high=1)
+    texts = {text: float(y) for y, text in re.findall(r'<text class="[^"]*" x="112" y="([\d.]+)"[^>]*>([^<]*)<', drawn)}
+    assert list(texts) == ["IG-SUM-NORM", "threshold_cnn", "seed = 1"]
+    assert len(set(texts.values())) == 3
+    steps = svg.line_chart([svg.Series("a", [0, 250_000], [0, 1], 0)], x_label="x", y_label="y")
+    middle = float(re.search(r'x="([\d.]+)" y="[\d.]+" text-anchor="middle">250,000<', steps).group(1))  # type: ignore[union-attr]
+    assert middle + len("250,000") / 2 * 7 <= svg.WIDTH
+
+
+def test_a_second_run_of_a_method_has_its_colour_and_a_dash_of_its_own() -> None:
+    assert [svg.look(shade) for shade in (3, 3 + svg.SHADES, 3 + 2 * svg.SHADES)] == ["s3", "s3 d1", "s3 d2"]
+    style = (Path(svg.__file__).parent / "page" / "page.css").read_text(encoding="utf-8")
+    for dash in range(1, svg.DASHES):
+        assert f".line.d{dash} " in style
+        assert f".swatch.d{dash} " in style
+
+
 @pytest.mark.parametrize("colour", [False, True])
 def test_a_packed_example_unpacks_to_the_gallery(tmp_path: Path, colour: bool) -> None:
     run = write_run(tmp_path, "natural", colour=colour, steps=4)

@@ -85,14 +85,22 @@ def box_of(values: Iterable[float]) -> Box | None:
 
 
 def box_plot(rows: Sequence[tuple[str, Iterable[float], int]], *, label: str, low: float, high: float) -> str:
-    """Horizontal boxes of one score, a row for each model: (name, values, shade)."""
-    top, pitch = 10, 40
+    """Horizontal boxes of one score, a row for each model: (name, values, shade).
+
+    The parts of a name have lines of their own.
+    """
+    names = [name.split(", ") for name, _, _ in rows]
+    top, pitch = 10, max(40, 15 * max(map(len, names), default=0) + 10)
     height = top + pitch * len(rows) + 40
     x = Axis(low, high, 122, WIDTH - 16)
     parts = [_grid_x(x, top, height - 40)]
     for i, (name, values, shade) in enumerate(rows):
         y = top + pitch * i + pitch / 2
-        parts.append(f'<text class="name" x="112" y="{y:.1f}" text-anchor="end" dy=".35em">{_short(name)}</text>')
+        parts += [
+            f'<text class="{"part" if line else "name"}" x="112" y="{y + 15 * (line - (len(names[i]) - 1) / 2):.1f}" '
+            f'text-anchor="end" dy=".35em">{_short(part)}</text>'
+            for line, part in enumerate(names[i])
+        ]
         box = box_of(values)
         if box is None:
             parts.append(f'<text x="130" y="{y:.1f}" dy=".35em">no scores</text>')
@@ -167,9 +175,12 @@ def _box(box: Box, x: Axis, y: float, *, name: str, shade: int) -> str:
 
 
 def _grid_x(x: Axis, top: float, bottom: float) -> str:
+    def middle(t: float) -> float:
+        return min(x(t), WIDTH - 4 * len(number(t)))  # a long number at the end stays inside
+
     return "".join(
         f'<line class="grid" x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{top}" y2="{bottom}"/>'
-        f'<text x="{x(t):.1f}" y="{bottom + 16}" text-anchor="middle">{number(t)}</text>'
+        f'<text x="{middle(t):.1f}" y="{bottom + 16}" text-anchor="middle">{number(t)}</text>'
         for t in x.ticks()
     )
 
