@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -284,17 +285,25 @@ def _no_bar(title: str) -> Iterator[Progress]:
     yield lambda done, total: None
 
 
-def test_ctrl_c_stops_all_processes_and_says_how_to_go_on(tmp_path: Path) -> None:
-    """A terminal sends the signal to the whole group: the program and its workers."""
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_stops_all_processes_and_says_how_to_go_on(tmp_path: Path, times: int) -> None:
+    """A terminal sends the signal to the whole group: the program and its workers. The impatient send it again."""
     words = [sys.executable, "-m", "robattr", "demo", "--examples", "6", "--workers", "2", "-o", str(tmp_path)]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "step 50/600" in line:
                 break
-        os.killpg(process.pid, signal.SIGINT)
-        rest = process.stderr.read()
+        for _ in range(times):
+            os.killpg(process.pid, signal.SIGINT)
+            time.sleep(0.05)
+        try:
+            rest = process.communicate(timeout=60)[1]
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 130
     assert "start the same command again to continue" in rest
     assert "Traceback" not in rest
     assert list(tmp_path.glob("fashion-mini/*/checkpoints/*.pt"))
+    assert len(list(tmp_path.glob("fashion-mini/*/config.json"))) == 2  # no other job began

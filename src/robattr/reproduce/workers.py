@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager, redirect_stderr
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 import torch
@@ -41,22 +42,42 @@ class Prefixed(io.TextIOBase):
 def side_by_side(jobs: Sequence[Job], *, workers: int, device: str, data_dir: Path | None = None) -> Stopped | None:
     """Carry out the jobs, `workers` at a time, the costliest first; progress goes to stderr line by line.
 
-    Those that start from the weights of others wait until all others are done.
+    Those that start from the weights of others wait until all others are done. After an interrupt no job begins, and
+    those at work are waited for; a second interrupt ends them at once.
     """
     costly = sorted(jobs, key=lambda job: job.run.steps * (1 + job.run.second_order), reverse=True)
     later = [job for job in costly if any(job.starts_from(other) for other in jobs)]
     threads = max(1, (os.cpu_count() or 1) // workers)
+    others = set(active_children())
     pool = ProcessPoolExecutor(
-        min(workers, len(jobs)), mp_context=get_context("spawn"), initializer=_leave_with, initargs=(os.getpid(),)
+        min(workers, len(jobs)), mp_context=get_context("spawn"), initializer=_begin, initargs=(os.getpid(),)
     )
     try:
         for wave in ([job for job in costly if job not in later], later):
-            futures = [pool.submit(_alone, job, device, data_dir, threads) for job in wave]
-            if stopped := [stopped for stopped in [future.result() for future in futures] if stopped]:
-                return stopped[0]
+            left, running, stopped = iter(wave), set[Future[Stopped | None]](), None
+            while True:
+                while not stopped and len(running) < workers and (job := next(left, None)):  # none waits in the pool
+                    running.add(pool.submit(_alone, job, device, data_dir, threads))
+                if not running:
+                    break
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                stopped = next((found for found in [future.result() for future in done] if found), stopped)
+            if stopped:
+                return stopped
         return None
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)  # after an interrupt nothing new may begin
+        try:
+            pool.shutdown(wait=True, cancel_futures=True)
+        except KeyboardInterrupt:
+            for child in set(active_children()) - others:
+                child.kill()
+            raise
+
+
+def _begin(parent: int) -> None:
+    """Set up a worker: an interrupt is its job's matter, and it ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _leave_with(parent)
 
 
 def _leave_with(parent: int) -> None:
@@ -72,8 +93,12 @@ def _leave_with(parent: int) -> None:
 
 def _alone(job: Job, device: str, data_dir: Path | None, threads: int) -> Stopped | None:
     torch.set_num_threads(threads)
-    with redirect_stderr(Prefixed(job.path.name, sys.stderr)):  # type: ignore[arg-type]
-        return carry_out(steps([job]), say=_say, bar=_lines, device=device, data_dir=data_dir)
+    idle = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with redirect_stderr(Prefixed(job.path.name, sys.stderr)):  # type: ignore[arg-type]
+            return carry_out(steps([job]), say=_say, bar=_lines, device=device, data_dir=data_dir)
+    finally:
+        signal.signal(signal.SIGINT, idle)
 
 
 def _say(text: str) -> None:
