@@ -17,7 +17,7 @@ from robattr._extras import need
 from robattr.report import curves, tables
 from robattr.report.gallery import Array, Gallery, brightness, ceiling, read_gallery
 from robattr.report.runs import Evaluation, Group, Run, measured
-from robattr.report.svg import Series
+from robattr.report.svg import SHADES, Series
 
 FORMATS = ("pdf", "svg", "png")
 COLOURS = ("#7d838b", "#c47f12", "#2f80c9", "#0b6e66", "#a84583", "#6a4fc4")
@@ -143,7 +143,7 @@ def lines(panels: Sequence[tuple[str, Sequence[Series], bool]], *, x_label: str)
                 s.xs,
                 s.ys,
                 color=_colour(s.shade),
-                linestyle=DASHES[s.shade // len(COLOURS) % len(DASHES)],
+                linestyle=DASHES[s.shade // SHADES % len(DASHES)],
                 label=_literal(s.name),
                 marker="." if len(s.xs) < 20 else None,
                 lw=1.4,
@@ -239,7 +239,7 @@ def _figure(*, width: float, height: float) -> Any:
 
 
 def _colour(shade: int) -> str:
-    return COLOURS[shade % len(COLOURS)]
+    return COLOURS[shade % SHADES]
 
 
 def _place(gallery: Gallery, i: int) -> int:

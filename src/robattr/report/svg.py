@@ -96,11 +96,11 @@ def box_plot(rows: Sequence[tuple[str, Iterable[float], int]], *, label: str, lo
     parts = [_grid_x(x, top, height - 40)]
     for i, (name, values, shade) in enumerate(rows):
         y = top + pitch * i + pitch / 2
-        parts += [
-            f'<text class="{"part" if line else "name"}" x="112" y="{y + 15 * (line - (len(names[i]) - 1) / 2):.1f}" '
-            f'text-anchor="end" dy=".35em">{_short(part)}</text>'
+        first, *more = (
+            f' x="112" y="{y + 15 * (line - (len(names[i]) - 1) / 2):.1f}" text-anchor="end" dy=".35em">{_short(part)}'
             for line, part in enumerate(names[i])
-        ]
+        )
+        parts += [f'<text class="name"{first}</text>', *(f"<text{part}</text>" for part in more)]
         box = box_of(values)
         if box is None:
             parts.append(f'<text x="130" y="{y:.1f}" dy=".35em">no scores</text>')
