@@ -16,7 +16,7 @@ import pytest
 from robattr import recipes
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.recipes.selection import measure_on_validation
-from robattr.train.sweep import Result, Span, name_of, parse_axis, sweep, table
+from robattr.train.sweep import Result, Span, _requeue_abandoned, _study, name_of, parse_axis, sweep, table
 
 RUN = replace(
     recipes.get("fashion-mini/ig-norm"), steps=4, batch=8, attack_steps=1, m=2, m_attack=1, checkpoint_every=2
@@ -111,6 +111,28 @@ def test_selection_measures_the_papers_columns_on_validation_examples(tmp_path):
     assert -1 <= scores["kendall"] <= 1
     ((other,), _) = sweep(RUN, {"m": [2]}, tmp_path, measure=accuracy, by="accuracy alone", device="cpu")
     assert list(other.scores) == ["nat_acc"]  # measured anew, not what the other measure found
+
+
+def test_a_trial_taken_for_abandoned_while_it_is_at_work_is_finished_all_the_same(tmp_path):
+    """Another worker that starts just then finds the directory unlocked, and queues the point again."""
+    over, measured = {"m": [2, 3]}, []
+
+    def measure(path):
+        measured.append(path.name)
+        if len(measured) == 1:
+            other = _study(tmp_path, over, replace(RUN, full=False), by="")
+            waiting = other.ask()  # has no parameters yet: nobody's to take
+            _requeue_abandoned(other, tmp_path, keys=set(over))
+            states = {trial.number: trial.state.name for trial in other.get_trials(deepcopy=False)}
+            assert states == {0: "FAIL", waiting.number: "RUNNING", 2: "WAITING"}
+        return accuracy(path)
+
+    found, stopped = sweep(RUN, over, tmp_path, measure=measure, device="cpu")
+    assert stopped is None
+    assert measured == ["m=2", "m=2"]
+    assert points(found) == [{"m": 2}]
+    steps = [json.loads(line)["step"] for line in (tmp_path / "m=2" / "metrics.jsonl").read_text().splitlines()]
+    assert len(steps) == len(dict.fromkeys(steps)) + 1  # trained once; the last step has a line of validation, too
 
 
 def test_a_killed_worker_is_taken_over_and_two_share_the_work(tmp_path):

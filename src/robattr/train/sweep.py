@@ -13,6 +13,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_origin
@@ -94,7 +95,7 @@ def sweep(
         for values in itertools.product(*_grid(over)):
             study.enqueue_trial(dict(zip(over, values, strict=True)), skip_if_exists=True)
     space = {key: _distribution(axis) for key, axis in over.items()}
-    _requeue_abandoned(study, out)
+    _requeue_abandoned(study, out, keys=set(over))
     while _work_left(study, trials):
         trial = study.ask(space)
         path = out / name_of(trial.params)
@@ -106,11 +107,9 @@ def sweep(
                 return results(study), outcome.stopped_by
             scores = measure(path)
         except Diverged as error:
-            trial.set_user_attr("diverged", str(error))
-            study.tell(trial, state=optuna.trial.TrialState.PRUNED, skip_if_finished=True)
+            _tell(study, trial, {"diverged": str(error)}, state=optuna.trial.TrialState.PRUNED)
         else:
-            trial.set_user_attr("scores", scores)
-            study.tell(trial, worth(scores), skip_if_finished=True)
+            _tell(study, trial, {"scores": scores}, values=worth(scores))
         checkpoint.write_atomically(out / "table.md", table(results(study)).encode())
     return results(study), None
 
@@ -203,10 +202,15 @@ def _grid(over: Mapping[str, Sequence[Any] | Span]) -> list[Sequence[Any]]:
     return axes
 
 
-def _requeue_abandoned(study: Any, out: Path) -> None:
-    """Queue again the points of workers that died: the study says they run, but nobody holds their directory."""
+def _requeue_abandoned(study: Any, out: Path, *, keys: set[str]) -> None:
+    """Queue again the points of workers that died: the study says they run, but nobody holds their directory.
+
+    A trial that does not have all `keys` yet is being asked for at this moment.
+    """
     optuna = need("optuna", extra="sweep")
     for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
+        if set(trial.params) != keys:
+            continue
         path = out / name_of(trial.params)
         try:
             path.mkdir(exist_ok=True)
@@ -215,6 +219,17 @@ def _requeue_abandoned(study: Any, out: Path) -> None:
                 study.enqueue_trial(trial.params)
         except InUse:
             continue
+
+
+def _tell(study: Any, trial: Any, found: Mapping[str, Any], **told: Any) -> None:
+    """End a trial; one that another worker took for abandoned, and queued again, is left to whoever asks for it next.
+
+    That can happen between its start and the lock of its directory, or after the lock. The run itself is not repeated.
+    """
+    with suppress(need("optuna.exceptions", extra="sweep").UpdateFinishedTrialError):
+        for key, value in found.items():
+            trial.set_user_attr(key, value)
+        study.tell(trial, **told, skip_if_finished=True)
 
 
 def _work_left(study: Any, trials: int | None) -> bool:
