@@ -117,6 +117,7 @@ def test_another_run_of_the_same_name_needs_force(tmp_path: Path) -> None:
     assert files(folder) == before
     write_records(read_runs([run]), folder, name="natural (wide)")
     assert (folder / NAME.format("natural-wide")).is_file()
+    assert [run.name for run in read_runs([folder])] == ["NATURAL", "NATURAL (natural-wide)"]
     (run / "records" / "paper-ig-gallery.npz").unlink()
     write_records(read_runs([run]), folder, force=True)
     assert read_record(folder / NAME.format("natural")).config["weight"] == 7.0

@@ -35,6 +35,7 @@ def model(
     protocol: str = "paper",
     map_name: str = "ig",
     examples: int = 1000,
+    first: int = 0,
     variant: str = "",
     **config: Any,
 ) -> Run:
@@ -42,7 +43,9 @@ def model(
     values = {"nat_acc": nat, "adv_acc": adv, "topk": topk, "kendall": kendall, "noise_topk": 0.9, "noise_kendall": 0.8}
     columns = {key: {"value": v, "low": v - half, "high": v + half} for key, v in values.items()}
     summary = {"protocol": protocol, "map": map_name, "columns": columns, "never_kept": 0.25, "settings": {"k": 100}}
-    records = tuple({"id": i, "kept": i % 4 > 0, "topk": topk} for i in range(examples))
+    records = tuple(
+        {"id": i, "kept": i % 4 > 0, "topk": topk, "kendall": kendall} for i in range(first, first + examples)
+    )
     path = Path(f"results/{dataset}-{method}")
     evaluation = Evaluation(summary, records, None, path.with_suffix(".json"))
     config = {"dataset": dataset, "method": method, "seed": 0, **config}
@@ -134,9 +137,28 @@ def test_strict_must_hold_as_well() -> None:
     strict = [model("natural", 0.2, 0.1, protocol="strict"), model("ig-sum-norm", 0.6, 0.05, protocol="strict")]
     assert judged([*paper, strict[1]])[STRICT].detail == "no record of NATURAL under strict"
     assert judged([*paper, *strict])[STRICT].met is False
-    assert judged([*paper, *strict])[STRICT].detail.endswith("; 1,000 examples")
-    fewer = model("natural", 0.2, 0.01, protocol="strict", examples=100)
-    assert judged([*paper, fewer, strict[1]])[STRICT].detail == "not measured on the same examples"
+    assert judged([*paper, *strict])[STRICT].detail.endswith("; the 1,000 examples of both")
+
+
+def test_strict_is_judged_on_the_examples_of_both() -> None:
+    ours = model("ig-sum-norm", 0.6, 0.05, protocol="strict")
+    (evaluation,) = ours.evaluations
+    harder = [{**r, "kendall": 0.09} if r["id"] < 100 else r for r in evaluation.records]
+    harder[7] = {**harder[7], "topk": None, "kendall": None, "kept": None}
+    ours = replace(ours, evaluations=(replace(evaluation, records=tuple(harder)),))
+    fewer = model("natural", 0.2, 0.07, protocol="strict", examples=100)
+    demand = judged([ours, fewer])[STRICT]
+    assert demand.met is True
+    assert "Rank Corr. 0.0900 against 0.0700 (+0.0200); the 99 examples of both" in demand.detail
+    for other in (model("natural", 0.2, 0.01, protocol="strict", examples=100, first=1000), _unscored(fewer)):
+        assert judged([ours, other])[STRICT].detail == "not measured on the same examples"
+
+
+def _unscored(run: Run) -> Run:
+    """The run without any score."""
+    (evaluation,) = run.evaluations
+    lone = [{"id": i, "kept": None} for i in range(100)]
+    return replace(run, evaluations=(replace(evaluation, records=tuple(lone)),))
 
 
 def section(text: str, title: str) -> str:

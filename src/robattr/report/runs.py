@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -36,9 +36,10 @@ class Evaluation:
     source: Path
     weights: str | None = None
 
-    def scores(self, name: str) -> list[float]:
-        """The values of a score over the examples that have one (the correctly classified)."""
-        return [float(r[name]) for r in self.records if r.get(name) is not None]
+    def scores(self, name: str, *, of: Container[Any] | None = None) -> list[float]:
+        """The values of a score over the examples that have one (the correctly classified), or over those in `of`."""
+        shown = (r for r in self.records if of is None or r["id"] in of)
+        return [float(r[name]) for r in shown if r.get(name) is not None]
 
 
 @dataclass(frozen=True)
@@ -245,8 +246,9 @@ def _of_records(path: Path, records: Sequence[tuple[Path, Record]]) -> Run:
                 f"{source} and {other} go by one name but were trained apart: record one of the runs again, with "
                 "--force or under another --name"
             )
+    given = "" if first.variant == variant(first.config) else f" ({first.variant})"  # by `robattr record --name`
     return Run(
-        name=_approach(first.config, path),
+        name=_approach(first.config, path) + given,
         variant=first.variant,
         path=path,
         config=first.config,
