@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from scipy.ndimage import convolve1d
 from scipy.signal import correlate2d
 from torch import Tensor, nn
 from torch.func import grad
@@ -16,6 +17,7 @@ from robattr import IntegratedGradients
 from robattr.errors import InvalidInput
 from robattr.models import (
     architectures,
+    blurred_cnn,
     flower_resnet,
     for_dataset,
     gtsrb_resnet,
@@ -248,6 +250,25 @@ def test_a_toe_without_slope_hides_a_raised_background() -> None:
 def test_a_toe_lies_between_black_and_white(name: str, value: object) -> None:
     with pytest.raises(InvalidInput, match=rf"{name} in \[0, 1\)"):
         toe_cnn(**{name: value})
+
+
+def test_a_blurred_cnn_sees_a_smoothed_tone_curve() -> None:
+    torch.manual_seed(6)
+    net = blurred_cnn(threshold=0.1, slope=0.5, blur=0.2).double()
+    inner = threshold_cnn().double()
+    inner.load_state_dict(net.state_dict())
+    x = torch.rand(4, 1, 28, 28, dtype=torch.float64)
+    seen = np.interp(x.numpy(), [0, 0.1, 1], [0, 0.05, 0.95])
+    for axis in (2, 3):
+        seen = convolve1d(seen, [0.2, 0.6, 0.2], axis=axis, mode="constant")
+    torch.testing.assert_close(net(x), inner(torch.from_numpy(seen)), rtol=1e-12, atol=1e-12)
+    assert build(net.spec).spec.arguments["blur"] == 0.2
+
+
+@pytest.mark.parametrize("value", [-0.1, 0.3, float("nan"), "0.1"])
+def test_a_blur_keeps_at_least_as_much_of_a_pixel_as_of_its_neighbours(value: object) -> None:
+    with pytest.raises(InvalidInput, match=r"blur in \[0, 0\.25\]"):
+        blurred_cnn(blur=value)
 
 
 def test_resnet_weights_are_fan_out_normal_and_the_last_layer_uniform() -> None:

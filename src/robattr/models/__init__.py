@@ -3,6 +3,7 @@
 from robattr.models.architecture import Spec as Spec
 from robattr.models.architecture import architecture as architecture
 from robattr.models.architecture import architectures as architectures
+from robattr.models.cnn import blurred_cnn as blurred_cnn
 from robattr.models.cnn import paper_cnn as paper_cnn
 from robattr.models.cnn import small_cnn as small_cnn
 from robattr.models.cnn import threshold_cnn as threshold_cnn

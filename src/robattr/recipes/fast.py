@@ -1,14 +1,16 @@
-"""Fast recipes, `mnist/ig-norm-fast`: the paper's problem (dataset, method, ε) at a fraction of its cost.
+"""Fast recipes, `mnist/ig-norm-fast`: the paper's problem (dataset, method, ball) at a fraction of its cost.
 
 A few midpoints instead of many right ends, a few attack steps that together cross the ball twice, and fewer updates; on
 a GPU, with tf32 products (MNIST, Fashion-MNIST) or in bf16 (GTSRB, Flower), where an update takes a third of the time.
-docs/results.md tells what they give, and what other settings gave on validation data. Fashion-MNIST's have no row yet,
-nor has IG-NORM's in this form (GTSRB's row was trained in two pieces).
+docs/results.md tells what they give, and what other settings gave on validation data. Fashion-MNIST's have no row in
+this form yet (Madry's in the tables is of `toe_cnn`), nor has IG-NORM's (GTSRB's row was trained in two pieces).
 
 - The IG methods start from the weights of the same seed's `madry-fast`, which is trained first where it is missing:
   Madry's steps are the cheap ones, and max ℓ(x') + β‖IG‖₁ has little to say before ℓ(x') is low.
-- On MNIST, GTSRB and Flower the network is not the paper's: `threshold_cnn`, `wide_resnet` and `pooled_resnet`
-  (robattr.models). NATURAL has it, too, as the control that tells what the network does from what the objective does.
+- The network is not the paper's: `threshold_cnn`, `blurred_cnn`, `wide_resnet` and `pooled_resnet` (robattr.models).
+  NATURAL has it, too, as the control that tells what the network does from what the objective does.
+- ε is the paper's, but for Fashion-MNIST's robust methods: 0.075 in training, for the 0.1 that they are measured at.
+  With 0.1 natural accuracy is about a point lower after as many steps, and adversarial accuracy has room to spare.
 - First ε grows. Without that, GTSRB by Madry (ε = 8 from the start) was still on its first plateau, ℓ = log 43, after
   1,600 steps.
 - The points of the attack's path bound what IG-NORM protects: with one midpoint the adversary only ever sees x + δ/2,
@@ -45,7 +47,7 @@ FLOWER = {
 
 FAST: dict[str, dict[str, Any]] = {
     "mnist": {**MNIST, "model": "threshold_cnn"},
-    "fashion-mnist": {**MNIST, "step_size": 0.034},
+    "fashion-mnist": {**MNIST, "model": "blurred_cnn", "eps": 0.075, "step_size": 0.025, "steps": 15000, "full": True},
     "gtsrb": {**GTSRB, "model": "wide_resnet"},
     "flower": {**FLOWER, "model": "pooled_resnet"},
 }
@@ -71,7 +73,7 @@ def fast(run: Run) -> Run:
     """The fast form of a paper recipe."""
     cheap = {**CHEAP, **FAST[run.dataset]}
     if run.method == "natural" and run.optimizer == "adam":
-        return replace(run, precision="tf32", model=cheap.get("model", ""))
+        return replace(run, precision="tf32", model=cheap["model"], full=cheap.get("full", run.full))
     if run.method == "natural":
         return replace(run, **{**cheap, "steps": NATURAL[run.dataset]})
     if run.method == "madry":
