@@ -196,10 +196,11 @@ class _Job:
         scored = [r for r in records if r["kept"] is not None][:PROBED]
         if scored:
             x, y, ids = self.of(scored)
-            attack = attribution_attacks(self.protocol, self.model, self.map, images=x.dim() == 4, source=self.source)[
-                0
-            ]
-            made["curves"]["score_vs_eps"] = score_against_eps(attack, x, y, ids=ids)
+            batch = PROBED if self.compiled else None
+            attacks = attribution_attacks(
+                self.protocol, self.model, self.map, images=x.dim() == 4, source=self.source, batch=batch
+            )
+            made["curves"]["score_vs_eps"] = score_against_eps(attacks[0], x, y, ids=ids)
         made["alarms"] = alarms(made)
         versions = {"robattr": __version__, "torch": torch.__version__, "python": platform.python_version()}
         cuda = self.device.type == "cuda"
