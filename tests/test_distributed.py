@@ -57,6 +57,17 @@ def train_all(folder: Path) -> None:
     torch.distributed.destroy_process_group()
 
 
+def count_threads(folder: Path) -> None:
+    """What each of the two processes does: one run by itself, and a look at the threads it leaves."""
+    before = threads()
+    train(BASE, folder / "run", dataset=tiny_data(), model=tiny_net(), device="cpu")
+    (folder / os.environ["RANK"]).write_text(f"{before} {threads()}")
+
+
+def threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("pair")
@@ -103,6 +114,17 @@ def test_batch_norm_that_depends_on_the_sharing_is_refused():
         over_global_batch(net, World(0, 2, torch.device("cpu"))),
     ):
         pass
+
+
+def test_a_worker_leaves_no_thread_that_could_wake_while_python_ends(tmp_path):
+    done = subprocess.run(
+        [*LAUNCH, __file__, str(tmp_path), "count_threads"],
+        env=ENVIRONMENT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    for rank in "01":
+        before, after = map(int, (tmp_path / rank).read_text().split())
+        assert after <= before
 
 
 def test_a_killed_worker_is_restarted_and_resumes(tmp_path):
@@ -159,4 +181,4 @@ def torch_weights(path: Path) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    train_all(Path(sys.argv[1]))
+    (count_threads if "count_threads" in sys.argv else train_all)(Path(sys.argv[1]))

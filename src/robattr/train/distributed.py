@@ -7,6 +7,7 @@ its own slice of both.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -96,6 +97,9 @@ def join(device: str = "auto") -> Iterator[World]:
     if size == 1 or dist.is_initialized():
         yield World(rank, size, place)
         return
+    # Imported under a group, as the first step of an optimizer would, it keeps the group in defaults of its functions;
+    # the group's threads then outlive `destroy_process_group`, and one that wakes at the very end aborts the process.
+    importlib.import_module("torch._dynamo")
     # torchrun keeps one store across restarts: without a prefix, new workers would find the addresses of dead ones.
     store, rank, size = next(rendezvous("env://"))
     fresh = dist.PrefixStore(f"attempt-{restarts()}", store)  # type: ignore[attr-defined]
