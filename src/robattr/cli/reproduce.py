@@ -94,9 +94,8 @@ def _carry_out(jobs: list[Job], *, device: str, data_dir: Path | None, workers: 
     else:
         try:
             stopped = side_by_side(jobs, workers=workers, device=device, data_dir=data_dir)
-        except (
-            KeyboardInterrupt
-        ):  # the processes have stopped, too, each after a checkpoint (a second one ends them at once)
+        except KeyboardInterrupt:
+            # The processes have stopped, too: each after a checkpoint, or, at a second interrupt, at once.
             _stop("work side by side", signal.SIGINT)
     if stopped is not None:
         _stop(stopped.step.title, stopped.signal)

@@ -147,7 +147,7 @@ def _examples(dataset: str, members: Sequence[Member]) -> Demand:
 def _seeds(dataset: str, members: Sequence[Member]) -> Demand:
     """Of every method the bar compares, and of one that clears it, where that is another."""
     clear = [run.method for run, missed in _short(dataset, members) if not missed]
-    headline = [*COMPARED, *(clear[:1] if clear and not set(clear) & set(COMPARED) else ())]
+    headline = [*COMPARED, *(() if set(clear) & set(COMPARED) else clear[:1])]
     text = f"At least two seeds of the headline rows: {', '.join(APPROACHES.get(m, m) for m in headline)}"
     if not members:
         return Demand(text, None, "no record")
