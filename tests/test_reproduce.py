@@ -82,9 +82,9 @@ def test_mistakes_are_answered_with_what_is_right(tmp_path: Path) -> None:
 def test_a_fast_recipe_keeps_the_problem_and_cuts_the_work(dataset: str, method: str) -> None:
     run, quick = (recipes.get(f"{dataset}/{method}{form}") for form in ("", "-fast"))
     assert (quick.method, quick.norm, quick.dataset) == (run.method, run.norm, run.dataset)
-    assert quick.eps == (0.075 if dataset == "fashion-mnist" and method != "natural" else run.eps)
+    assert quick.eps == (0.075 if dataset == "fashion-mnist" and method in ("madry", "ig-norm") else run.eps)
     if method != "natural":
-        assert quick.attack_steps * quick.step_size >= 2 * quick.eps
+        assert quick.attack_steps * quick.step_size == pytest.approx(2 * quick.eps, rel=2e-3)
     assert quick.recipe == f"{dataset}/{method}-fast"
     if run.second_order:
         cost, whole = (r.steps * r.batch * r.second_order for r in (quick, run))
@@ -107,7 +107,8 @@ def test_fast_ig_recipes_start_from_madry_of_the_same_seed(dataset: str) -> None
         ("ig-norm", True),
         ("ig-sum-norm", True),
     ]
-    assert [job.starts_from(made[1]) for job in made] == [False, False, True, True]
+    one_piece = dataset == "fashion-mnist"  # of IG-SUM-NORM
+    assert [job.starts_from(made[1]) for job in made] == [False, False, True, not one_piece]
     whole = jobs("table1", Path("x"), datasets=[dataset], kind="fast", seed=3)
     assert [job.path for job in whole] == [job.path for job in made]
     assert all(job.examples for job in whole)
