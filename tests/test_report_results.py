@@ -218,6 +218,20 @@ def test_the_table_over_m_stands_beside_the_papers(tmp_path: Path) -> None:
     assert "paper 71.36%" in first
 
 
+def test_of_several_m_the_one_measured_on_most_examples_is_a_row() -> None:
+    sweep = [replace(model("ig-norm", 0.6, 0.2, m=m, examples=200), name=f"IG-NORM, m = {m}") for m in (10, 50)]
+    row = replace(model("ig-norm", 0.7, 0.3, m=5), name="IG-NORM, m = 5")
+    text = results([*sweep, row, model("ig-sum-norm", 0.7, 0.3, m=3)], command="x")
+    first = section(text, "Integrated gradients")
+    assert "m = 5 |" in first
+    assert "m = 10" not in first
+    assert "m = 50" not in first
+    assert "mnist 1,000." in first
+    assert judged([*sweep, row])[EXAMPLES].met
+    over = section(text, "IG-NORM on MNIST over m")
+    assert all(f"m = {m} |" in over for m in (5, 10, 50))
+
+
 def test_foreign_words_stay_text() -> None:
     hostile = replace(
         model("natural", 0.4, 0.1, dataset="<b>|`x`\n# y"),

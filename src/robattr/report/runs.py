@@ -107,12 +107,18 @@ class Group:
         return tuple(sorted({int(run.config["m"]) for run, _ in self.members if _varies_m(run)}))
 
     def of_one_m(self) -> Group:
-        """Without the runs that only vary m: the m of most runs stays; of equals IG-SUM-NORM's, then the paper's 50."""
+        """Without the runs that only vary m: the m of most runs stays; of equals that of most examples, then
+        IG-SUM-NORM's, then the paper's 50.
+        """
         if len(self.points) < 2:
             return self
-        count = Counter(int(run.config["m"]) for run, _ in self.members if _varies_m(run))
+        count, examples = Counter[int](), Counter[int]()
+        for run, evaluation in self.members:
+            if _varies_m(run):
+                count[int(run.config["m"])] += 1
+                examples[int(run.config["m"])] += len(evaluation.records)
         others = {run.config.get("m") for run, _ in self.members if run.method == "ig-sum-norm"}
-        chosen = max(count, key=lambda m: (count[m], m in others, m == 50, m))
+        chosen = max(count, key=lambda m: (count[m], examples[m], m in others, m == 50, m))
         return self.of(run for run, _ in self.members if not _varies_m(run) or int(run.config["m"]) == chosen)
 
     def of(self, runs: Iterable[Run]) -> Group:
