@@ -226,6 +226,11 @@ def test_data_in_other_forms() -> None:
     assert material(given) is given
     bytes_ = (x * 255).round().to(torch.uint8)
     torch.testing.assert_close(material((bytes_, y), bounds=(0.0, 255.0)).train.images, bytes_.float())
+    far, hollow = x.clone(), x.clone()
+    far[3], hollow[3] = 50, torch.nan
+    for wrong, words in ((far, r"within the bounds \(0, 1\), got .* … 50"), (hollow, "finite inputs")):
+        with pytest.raises(InvalidInput, match=words):
+            material((wrong, y), held_out=0.25)
     pairs = material(list(zip(x, y.tolist(), strict=True)))
     assert torch.equal(pairs.train.images, x)
     parts = material((x, y), held_out=0.25)

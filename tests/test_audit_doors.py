@@ -187,6 +187,23 @@ def test_embeddings_are_attributed_as_captums_layer_method_does() -> None:
     torch.testing.assert_close(tokens, magnitude(expected.abs().sum(-1).detach()), rtol=1e-3, atol=1e-4)
 
 
+def test_embedding_leaves_a_training_model_alone() -> None:
+    class Normed(Reader):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.drop = nn.BatchNorm1d(8), nn.Dropout(0.5)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.head(self.drop(self.norm(self.embed(ids).mean(1))))
+
+    reader = Normed().train()
+    before, dice = reader.norm.running_mean.clone(), torch.get_rng_state()
+    Embedded(reader, "embed").embed(torch.randint(1, 9, (1, 5), generator=torch.Generator().manual_seed(0)))
+    assert torch.equal(reader.norm.running_mean, before)
+    assert torch.equal(torch.get_rng_state(), dice)
+    assert reader.training
+
+
 def test_objectives_attacks_and_audits_at_embeddings_and_deeper_layers() -> None:
     torch.manual_seed(4)
     ids = torch.randint(1, 9, (40, 5))

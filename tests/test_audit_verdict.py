@@ -151,6 +151,9 @@ def test_what_to_do_next_follows_from_what_was_found() -> None:
     assert "strict protocol" not in advice(evaluation("strict", "ig", 0.9))
     assert "order of the classes" in advice(evaluation("strict", "ig", 0.9, accuracy=0.2))
     assert "sg holds best" in advice(evaluation("strict", "ig", 0.4), evaluation("strict", "sg", 0.8))
+    few = [evaluation("strict", name, topk) for name, topk in (("ig", 0.4), ("sg", 0.8))]
+    few[1][0]["columns"]["topk"]["n"] = 6
+    assert "holds best" not in advice(*few), "nothing is said with fewer than ten"
     assert r"'second\x1b[0m' is the most fragile" in advice(evaluation("strict", "ig", 0.7)).replace("\\\\", "\\")
     wide = evaluation("strict", "ig", 0.6)
     wide[0]["columns"]["topk"] = column(0.6, 0.1)

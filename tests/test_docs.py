@@ -29,7 +29,7 @@ def test_the_readmes_example_runs() -> None:
     assert short != code
     done = subprocess.run([sys.executable, "-W", "error", "-c", short], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"loss \d+\.\d+, worst change of the explanation \d+\.\d+\n", done.stdout)
+    assert re.fullmatch(r"loss \d+\.\d+, penalty \d+\.\d+\n", done.stdout)
 
 
 def test_every_name_of_the_api_page_exists() -> None:

@@ -70,6 +70,19 @@ def test_flat_inputs_keep_their_shape() -> None:
     torch.testing.assert_close(map.mean(dim=1), torch.ones(2))
 
 
+@pytest.mark.parametrize("map", [simple_gradient(), gradient_input(), smooth_grad(3), integrated_gradients(3)])
+def test_a_module_in_training_mode_is_asked_as_it_stands(map) -> None:
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(18, 3)).double()
+    x, y = torch.rand(6, 1, 5, 5, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1, 2])
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    whole = map(net, x, y)
+    assert net.training
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    torch.testing.assert_close(map(net, x[:1], y[:1]), whole[:1])
+    torch.testing.assert_close(map(net.eval(), x, y), whole)
+
+
 def test_a_callable_sees_the_module_itself(case) -> None:
     net, x, y = case
     seen = []

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from robattr.errors import InvalidInput
+from robattr.errors import InvalidInput, UnsupportedModel
 from robattr.evaluate import PGDAttack
-from robattr.evaluate.ascent import APGD, Fixed, RandomWalk, slope_of
+from robattr.evaluate.ascent import APGD, Fixed, RandomSigns, slope_of
 from robattr.formula import LinfBall, cross_entropy, margin
 
 
@@ -70,7 +70,7 @@ def test_examples_carry_their_own_randomness(curved) -> None:
     whole = attack(X, y, ids=range(20, 26))
     torch.testing.assert_close(attack(X[[3]], y[[3]], ids=[23]), whole[[3]])
     assert not torch.equal(attack(X[[3]], y[[3]], ids=[24]), whole[[3]])
-    still = replace(attack, random_start=False, steps=0)
+    still = replace(attack, random_start=False, alpha=0.0)
     assert torch.equal(still(X, y), X)
 
 
@@ -101,9 +101,44 @@ def test_apgd_beats_fixed_steps_where_they_overshoot() -> None:
     assert APGD(100, 1.0).checkpoints() == {22, 41, 57, 70, 80, 87, 93, 99}
 
 
-def test_a_random_walk_never_asks_for_the_slope() -> None:
+def test_random_signs_are_corners_of_the_ball_and_never_ask_for_the_slope() -> None:
     def refuse(z):
         raise AssertionError("asked")
 
-    walk = RandomWalk(3, 0.1).iterates(refuse, X, LinfBall(0.1), start=X, rand=torch.rand_like)
-    assert all(((z - X).abs() <= 0.1 + 1e-12).all() for z in walk)
+    draws = list(RandomSigns(3, 0.1).iterates(refuse, X, LinfBall(0.1), start=X, rand=torch.rand_like))
+    assert len(draws) == 3
+    for z in draws:  # each for itself: a walk would have left a third of the pixels inside
+        torch.testing.assert_close((z - X).abs(), torch.full_like(X, 0.1), rtol=0, atol=1e-12)
+    assert not torch.equal(draws[0], draws[1])
+
+
+@pytest.mark.parametrize("around", [torch.inference_mode, None])
+def test_a_loss_without_a_slope_is_refused_not_counted_as_robust(linear, around) -> None:
+    class Blind(nn.Module):
+        @torch.no_grad()
+        def forward(self, x):
+            return linear(x)
+
+    y = linear(X).argmax(dim=1)
+    if around is None:
+        with pytest.raises(UnsupportedModel, match="cannot be differentiated"):
+            PGDAttack(Blind(), 0.1, 0.02, 3)(X, y)
+    else:
+        with around(), pytest.raises(UnsupportedModel, match="inference_mode"):
+            PGDAttack(linear, 0.1, 0.02, 3)(X, y)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"steps": 0}, "steps of at least 1"), ({"restarts": 0}, "restarts"), ({"alpha": -0.1}, "alpha of at least 0")],
+)
+def test_an_attack_that_would_not_attack_is_refused(linear, change, words) -> None:
+    y = linear(X).argmax(dim=1)
+    attack = PGDAttack(linear, 0.1, 0.02, 3)
+    with pytest.raises(InvalidInput, match=words):
+        replace(attack, **change)(X, y)
+    with pytest.raises(InvalidInput, match="at least one example"):
+        attack(X[:0], y[:0])
+    with pytest.raises(InvalidInput, match=r"within the bounds \(0, 1\)"):
+        attack(255 * X, y)
+    assert not attack(X.clone().requires_grad_(), y).requires_grad

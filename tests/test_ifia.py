@@ -158,7 +158,7 @@ def test_a_label_that_is_never_kept_is_no_success() -> None:
 
     class Brittle(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            own = (x.flatten(1) ** 2).sum(dim=1)
+            own = (torch.arange(1.0, 10.0) * x.flatten(1) ** 2).sum(dim=1)
             return torch.stack([own, own + 50 * ((x - 0.5).flatten(1) ** 2).sum(dim=1) - 1e-6], dim=1)
 
     x = torch.full((1, 1, 3, 3), 0.5)
@@ -185,6 +185,37 @@ class Fragile(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         own = F.relu(40 * (x - 0.5)).flatten(1).sum(dim=1) + 100
         return torch.stack([own, torch.zeros_like(own)], dim=1)
+
+
+def test_an_example_without_a_map_has_no_score(case) -> None:
+    net, x, _ = case
+    x = x.clone()
+    x[1] = 0  # the IG map from black to black is 0 / 0
+    x[2, 0, 3, 3] = torch.nan
+    label = net(x).argmax(dim=1)
+    found = IFIA(net, EPS, ALPHA, STEPS, k=K, restarts=2, map=integrated_gradients(N))(x, label)
+    blank = torch.tensor([False, True, True, False])
+    assert torch.equal(found.score.isnan(), blank)
+    assert torch.equal(found.worst["kendall"].isnan(), blank)
+    assert not found.kept[blank].any()
+    alone = IFIA(net, EPS, ALPHA, STEPS, k=K, restarts=2, map=integrated_gradients(N))(x[:1], label[:1])
+    assert torch.equal(found.score[:1], alone.score), "the others are scored as without it"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"steps": 0}, "steps of at least 1"), ({"restarts": 0}, "restarts"), ({"alpha": -0.1}, "alpha of at least 0")],
+)
+def test_an_attack_that_would_not_attack_is_refused(case, change, words) -> None:
+    net, x, y = case
+    attack = IFIA(net, EPS, ALPHA, STEPS, k=K, map=integrated_gradients(N))
+    with pytest.raises(InvalidInput, match=words):
+        replace(attack, **change)(x, y)
+    with pytest.raises(InvalidInput, match="at least one example"):
+        attack(x[:0], y[:0])
+    with pytest.raises(InvalidInput, match="within the bounds"):
+        attack(255 * x, y)
+    assert not attack(x.clone().requires_grad_(), y).perturbed.requires_grad
 
 
 def test_a_fragile_model_is_found_fragile() -> None:

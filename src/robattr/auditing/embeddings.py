@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from robattr.auditing.subject import logits
 from robattr.errors import InvalidInput, UnsupportedModel, nearest
+from robattr.formula.network import second_order
 
 
 class Embedded(nn.Module):
@@ -38,7 +39,8 @@ class Embedded(nn.Module):
         seen: list[Any] = []
         handle = self.module.get_submodule(self.layer).register_forward_hook(lambda _m, _a, out: seen.append(out))
         try:
-            self.module(ids)
+            with second_order(self.module):
+                self.module(ids)
         finally:
             handle.remove()
         if len(seen) != 1 or not isinstance(seen[0], Tensor) or seen[0].shape[:2] != ids.shape:

@@ -25,6 +25,7 @@ from robattr.data import Dataset, Split
 from robattr.data.image_folder import SUFFIXES
 from robattr.data.own import partition
 from robattr.errors import DataError, InvalidInput, nearest
+from robattr.formula.neighbourhoods import check_bounds
 
 Data: TypeAlias = str | Path | Dataset | tuple[Any, Any] | Iterable[Any]
 """A folder of class folders, a dataset's name, a `Dataset`, a pair (x, y), or a torch dataset of such pairs."""
@@ -137,6 +138,9 @@ def _of_tensors(
             f"expected inputs (N, ...) of floats, or uint8 images, got {tuple(inputs.shape)} of {inputs.dtype}: "
             "attribute token ids at their embeddings (robattr.auditing.Embedded)"
         )
+    if not inputs.isfinite().all():
+        raise InvalidInput("expected finite inputs, got NaN or infinite values: take those examples out")
+    check_bounds(inputs, bounds)
     if labels.shape != (len(inputs),) or labels.is_floating_point():
         raise InvalidInput(f"expected {len(inputs)} whole-number labels, got {tuple(labels.shape)} of {labels.dtype}")
     whole = Split(inputs.float(), labels.long(), torch.arange(len(labels)))

@@ -61,8 +61,8 @@ class Subject(nn.Module):
         self.preprocessed = preprocessing is not None
         chosen = preprocessing or Preprocessing()
         # Not part of the state: the weights alone are what a file of weights holds.
-        self.register_buffer("mean", torch.tensor(chosen.mean), persistent=False)
-        self.register_buffer("std", torch.tensor(chosen.std), persistent=False)
+        self.register_buffer("mean", torch.tensor(chosen.mean, dtype=torch.float32), persistent=False)
+        self.register_buffer("std", torch.tensor(chosen.std, dtype=torch.float32), persistent=False)
         self.still: frozenset[str] = frozenset()
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Three ways to walk a neighbourhood uphill, showing every point visited.
+"""Two ways to walk a neighbourhood uphill and one that only throws dice, showing every point visited.
 
 They are given the slope, z ↦ (∇J(z), J(z)), rather than the value: a slope is what the engine can compile.
 """
@@ -14,14 +14,15 @@ from torch import Tensor
 
 from robattr.formula.adversary import Value
 from robattr.formula.neighbourhoods import Neighbourhood, Rand
-from robattr.formula.network import transformed
+from robattr.formula.network import no_slope, transformed
 
 Slope: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 """z (B, ...) ↦ the gradient, like z, and the values (B,)."""
 
 
-def slope_of(value: Value) -> Slope:
-    """The slope of a value that treats each example for itself; zero where it does not depend on z.
+def slope_of(value: Value, *, flat: bool = True) -> Slope:
+    """The slope of a value that treats each example for itself; where it does not depend on z, zero or (not `flat`)
+    refused: the maps of a piecewise linear net are flat, its loss is not.
 
     Like `formula.network.gradient`: by `torch.func` where it is compiled, else by plain autograd, which takes every
     autograd.Function that can be differentiated twice.
@@ -39,6 +40,8 @@ def slope_of(value: Value) -> Slope:
             v = z.detach().requires_grad_()
             total, each = sum_and_each(v)
             if not total.requires_grad:
+                if not flat:
+                    raise no_slope()
                 return torch.zeros_like(z), each
             (found,) = torch.autograd.grad(total, v, materialize_grads=True)
         return found, each.detach()
@@ -71,8 +74,8 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class RandomWalk:
-    """z ← Π(z + a·sign ξ): the control that looks at no slope."""
+class RandomSigns:
+    """z = Π(x + a·sign ξ), each draw for itself: the control that looks at no slope."""
 
     steps: int
     step_size: float
@@ -80,10 +83,8 @@ class RandomWalk:
     def iterates(
         self, slope: Slope, x: Tensor, within: Neighbourhood, *, start: Tensor, rand: Rand
     ) -> Iterator[Tensor]:
-        z = start
         for _ in range(self.steps):
-            z = within.project(z + self.step_size * (rand(x) - 0.5).sign(), x)
-            yield z
+            yield within.project(x + self.step_size * (rand(x) - 0.5).sign(), x)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from robattr.errors import InvalidInput
 from robattr.evaluate.protocol import Protocol
 from robattr.formula.checks import check_batch, check_model
+from robattr.formula.neighbourhoods import Bounds, check_bounds
 from robattr.formula.network import second_order
 
 
@@ -20,6 +21,8 @@ def check(model: nn.Module, x: Tensor, y: Tensor, ids: Sequence[int], protocol: 
     check_batch(model, x, y)
     if len(set(ids)) != len(ids) or len(ids) != len(x) or min(ids) < 0:
         raise InvalidInput(f"expected {len(x)} different ids of at least 0, one per example")
+    if not protocol.eps > 0:
+        raise InvalidInput(f"expected a radius eps above 0, got {protocol.eps:g}: within 0 there is nothing to attack")
     low, high = protocol.bounds
     least, most = float(x.min()), float(x.max())
     slack = 1e-5 * (high - low)
@@ -33,6 +36,16 @@ def check(model: nn.Module, x: Tensor, y: Tensor, ids: Sequence[int], protocol: 
         if not 1 <= k <= pixels:
             raise InvalidInput(f"expected {name} between 1 and the {pixels} pixels of a map, got {k}")
     _check_answers(model, x, y)
+
+
+def check_attack(x: Tensor, *, bounds: Bounds, alpha: float, steps: int, restarts: int) -> None:
+    """Refuse settings and examples with which an attack would not attack."""
+    if not len(x):
+        raise InvalidInput("expected at least one example to attack, got none")
+    for name, value, least in (("alpha", alpha, 0), ("steps", steps, 1), ("restarts", restarts, 1)):
+        if not value >= least:
+            raise InvalidInput(f"expected {name} of at least {least}, got {value}")
+    check_bounds(x, bounds)
 
 
 def _check_answers(model: nn.Module, x: Tensor, y: Tensor) -> None:

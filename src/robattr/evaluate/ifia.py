@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf
+from math import inf, nan
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from robattr.errors import InvalidInput
 from robattr.evaluate import noise, passes
 from robattr.evaluate.agreement import kendall
-from robattr.evaluate.ascent import APGD, Ascent, Fixed, RandomWalk
+from robattr.evaluate.ascent import APGD, Ascent, Fixed, RandomSigns
+from robattr.evaluate.checks import check_attack
 from robattr.evaluate.kinds import reference
-from robattr.evaluate.maps import Saliency, constant_along_ray, integrated_gradients
+from robattr.evaluate.maps import Saliency, constant_along_ray, integrated_gradients, orderable
 from robattr.evaluate.memory import rows_that_fit
 from robattr.formula.neighbourhoods import LinfBall
 from robattr.formula.network import bind, second_order
@@ -39,6 +40,7 @@ class Iterate:
 @dataclass(frozen=True)
 class Found:
     """What the attack found, per example (B,). Where nothing lowered the score: `perturbed` is x, score 1, iterate 0.
+    Where the clean map has no order to keep (constant, or not finite): every score is NaN, and nothing was kept.
 
     kept      some iterate kept the prediction (else the attack failed, however fragile the example)
     score     the lowest first measure over prediction-keeping iterates; perturbed, map, iterate, restart belong to it
@@ -105,6 +107,8 @@ class IFIA:
     batch: int | None = None
 
     def __call__(self, x: Tensor, y: Tensor, *, ids: Sequence[int] | None = None) -> Found:
+        check_attack(x, bounds=self.bounds, alpha=self.alpha, steps=self.steps, restarts=self.restarts)
+        x = x.detach()
         names = torch.arange(len(x)) if ids is None else torch.as_tensor(ids)
         short = self.can_shorten(x).cpu()
         parts, order = [], []
@@ -162,7 +166,7 @@ class IFIA:
 
     def _walk(self) -> Ascent:
         if self.kind == "random":
-            return RandomWalk(self.steps, self.alpha)
+            return RandomSigns(self.steps, self.alpha)
         return APGD(self.steps, 2 * self.eps) if self.adaptive else Fixed(self.steps, self.alpha)
 
     def _passes(self, x: Tensor) -> tuple[passes.Climb, passes.Look]:
@@ -204,6 +208,9 @@ class IFIA:
                 if name == first:
                     point, seen = _where(better, step.x, point), _where(better, step.map, seen)
                     at = torch.where(better, t, at)
+        blank = ~orderable(clean[:B])
+        kept = kept & ~blank.repeat(R)
+        worst = {name: values.masked_fill(blank.repeat(R), nan) for name, values in worst.items()}
         score, restart = worst[first].view(R, B).min(dim=0)
         chosen = restart * B + torch.arange(B, device=x.device)
         return Found(

@@ -3,7 +3,7 @@
     topk         J = −Σ_i S_i r_i,      r marks the k largest pixels of the clean map
     mass_center  J = ‖C(S) − r‖²,       C the mass centre, r that of the smooth net's clean map in whole pixels
     target       J = Σ_i S_i r_i,       r the target map
-    random       J = 0:                 the walk is random signs
+    random       J = 0:                 no walk, x + α·(random signs) at every step
 
 (Ghorbani et al. 2019; the reference's `ig_attack.py`.)
 """

@@ -33,6 +33,12 @@ def magnitude(a: Tensor) -> Tensor:
     return s * (prod(s.shape[1:]) / s.sum(dim=inner, keepdim=True))
 
 
+def orderable(map: Tensor) -> Tensor:
+    """(B,) bool: is there an order of pixels to keep? Not where a map is constant or has a value that is not finite."""
+    flat = map.flatten(1)
+    return flat.isfinite().all(dim=1) & (flat.amax(dim=1) > flat.amin(dim=1))
+
+
 @dataclass(frozen=True)
 class Saliency:
     """The normalised magnitude of an attribution, `S(model, x, y) -> map`; differentiable in x when `of` is.
@@ -51,7 +57,10 @@ class Saliency:
     guide: Saliency | None = None
 
     def __call__(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
-        return magnitude(self.of(model, x, y))
+        if not isinstance(model, nn.Module):
+            return magnitude(self.of(model, x, y))
+        with second_order(model):  # a module in training mode would move its statistics, and mix the examples
+            return magnitude(self.of(bind(model), x, y))
 
 
 def _gradient(model: Model, x: Tensor, y: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from robattr.evaluate.agreement import kendall, tie_ceiling, topk_intersection
 from robattr.evaluate.diagnostics import completeness_gap, curve_points, vanishing
 from robattr.evaluate.ifia import IFIA, Found
-from robattr.evaluate.maps import Saliency, saliency
+from robattr.evaluate.maps import Saliency, orderable, saliency
 from robattr.evaluate.protocol import Protocol
 from robattr.evaluate.suite import attribution_attacks, measures, noise_control, prediction_attacks
 from robattr.formula.network import second_order
@@ -66,7 +66,7 @@ def measure(
         for b, lost in zip(right.tolist(), vanishing(model, x[right], y[right]).tolist(), strict=True):
             records[b]["diagnostics"]["vanishing_loss"] = lost
         clean = saliency(map, model, x[right], y[right])
-        usable = _orderable(clean)
+        usable = orderable(clean)
         for b, ok in zip(right.tolist(), usable.tolist(), strict=True):
             if not ok:
                 records[b]["excluded"] = "the clean map is constant or not finite: it has no order to keep"
@@ -148,11 +148,6 @@ def _foreground(x: Tensor, clean: Tensor, seen: Tensor, k: int) -> dict[str, Ten
         "foreground_kendall": kendall(clean, seen, mask=full).masked_fill(~some, nan),
         "foreground_topk": topk_intersection(clean, seen, half, mask=full).masked_fill(~some, nan),
     }
-
-
-def _orderable(clean: Tensor) -> Tensor:
-    flat = clean.flatten(1)
-    return flat.isfinite().all(dim=1) & (flat.amax(dim=1) > flat.amin(dim=1))
 
 
 def _number(value: Tensor) -> float | None:

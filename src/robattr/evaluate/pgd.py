@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from robattr.errors import InvalidInput, nearest
 from robattr.evaluate import noise
 from robattr.evaluate.ascent import APGD, Ascent, Fixed, slope_of
+from robattr.evaluate.checks import check_attack
 from robattr.formula.neighbourhoods import L2Ball, LinfBall, Neighbourhood
 from robattr.formula.network import Model, bind, second_order
 from robattr.formula.scalars import Scalar, cross_entropy
@@ -50,6 +51,8 @@ class PGDAttack:
     seed: int = 0
 
     def __call__(self, x: Tensor, y: Tensor, *, ids: Sequence[int] | None = None) -> Tensor:
+        check_attack(x, bounds=self.bounds, alpha=self.alpha, steps=self.steps, restarts=self.restarts)
+        x = x.detach()
         rows = [(i,) for i in (range(len(x)) if ids is None else ids)]
         wide = (-1, *(1,) * (x.dim() - 1))
         with second_order(self.model), torch.no_grad():
@@ -65,7 +68,7 @@ class PGDAttack:
     def _candidates(self, net: Model, x: Tensor, y: Tensor, rows: Sequence[noise.Row]) -> Iterator[Tensor]:
         within = ball(self.norm, self.eps, self.bounds)
         walk: Ascent = APGD(self.steps, 2 * self.eps) if self.adaptive else Fixed(self.steps, self.alpha)
-        slope = slope_of(lambda z: self.loss(net, z, y))
+        slope = slope_of(lambda z: self.loss(net, z, y), flat=False)
         for restart in range(self.restarts):
             rand = noise.source(rows, self.seed, restart)
             last = within.start(x, rand) if self.random_start else x

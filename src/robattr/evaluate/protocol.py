@@ -133,5 +133,7 @@ def named(name: str, base: Protocol) -> Protocol:
 def scaled(dataset: str, *, pixels: int, bounds: tuple[float, float], eps: float | None = None) -> Protocol:
     """The paper's way for data it never saw: ε = 8/255 of the range (or `eps`), α = ε/8, P = 50, k = pixels/10."""
     radius = 8 / 255 * (bounds[1] - bounds[0]) if eps is None else eps
+    if not radius > 0:
+        raise InvalidInput(f"eps must be above 0, got {radius}")
     k = max(1, pixels // 10)
     return Protocol("paper", dataset, radius, radius / 8, 50, k, k, radius / 4, 40, bounds)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from numbers import Real
 from typing import Protocol, TypeAlias
 
@@ -44,7 +45,7 @@ class LinfBall:
     bounds: Bounds | None = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        _check(self.radius, self.bounds)
+        _check(self, self.radius)
 
     def start(self, x: Tensor, rand: Rand = torch.rand_like) -> Tensor:
         """x + U(−ε, ε), clipped to the bounds (the reference clips only after the first step)."""
@@ -70,7 +71,7 @@ class LpBall:
     bounds: Bounds | None = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        _check(self.radius, self.bounds)
+        _check(self, self.radius)
         if not 1.0 < self.p < float("inf"):
             raise InvalidInput(f"LpBall expects 1 < p < ∞, got {self.p!r}: use LinfBall for p = ∞")
 
@@ -96,7 +97,11 @@ class LpBall:
         return _clip(x + step * shrink, self.bounds)
 
     def _norm(self, a: Tensor) -> Tensor:
-        return _like(torch.linalg.vector_norm(a.flatten(1), self.p, dim=1), a)
+        """‖a‖_p per example; of a over its largest entry, because |a|^p leaves float32 where p is large."""
+        flat = a.flatten(1)
+        largest = torch.linalg.vector_norm(flat, float("inf"), dim=1, keepdim=True)
+        scaled = flat / torch.where(largest > 0, largest, 1.0)
+        return _like(largest[:, 0] * torch.linalg.vector_norm(scaled, self.p, dim=1), a)
 
 
 def L2Ball(radius: float, bounds: Bounds | None = (0.0, 1.0)) -> LpBall:
@@ -116,7 +121,7 @@ class Everywhere:
     nearby: float = 1e-2
 
     def __post_init__(self) -> None:
-        _check(self.nearby, self.bounds)
+        _check(self, self.nearby)
 
     def start(self, x: Tensor, rand: Rand = torch.rand_like) -> Tensor:
         return _clip(x + self.nearby * (2.0 * rand(x) - 1.0), self.bounds)
@@ -133,7 +138,7 @@ def check_bounds(x: Tensor, bounds: Bounds | None) -> None:
     if bounds is None:
         return
     low, high = bounds
-    slack = 1e-5 * (high - low)
+    slack = 1e-5 * (high - low if isfinite(high - low) else 1.0)
     if x.min() < low - slack or x.max() > high + slack:
         raise InvalidInput(
             f"expected inputs within the bounds ({low:g}, {high:g}), got {float(x.min()):g} … {float(x.max()):g}: "
@@ -149,10 +154,13 @@ def _like(per_example: Tensor, x: Tensor) -> Tensor:
     return per_example.reshape(-1, *(1,) * (x.dim() - 1))
 
 
-def _check(radius: float, bounds: Bounds | None) -> None:
+def _check(ball: LinfBall | LpBall | Everywhere, radius: float) -> None:
     if isinstance(radius, Tensor):  # the engine's ε, which a ramp changes without compiling anything again
         return
+    bounds = ball.bounds
     if not isinstance(radius, Real) or not 0.0 <= radius < float("inf"):
         raise InvalidInput(f"expected a radius ε ≥ 0, got {radius!r}")
     if bounds is not None and not (isinstance(bounds, tuple | list) and len(bounds) == 2 and bounds[0] < bounds[1]):
         raise InvalidInput(f"expected bounds (low, high) with low < high, got {bounds!r}")
+    if isinstance(bounds, list):  # as JSON has them; the engine keeps steps by their objective, which must hash
+        object.__setattr__(ball, "bounds", tuple(bounds))

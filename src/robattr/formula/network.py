@@ -149,11 +149,16 @@ def gradient(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
         if value.requires_grad:
             (slope,) = torch.autograd.grad(value, v, create_graph=wanted, allow_unused=True)
     if slope is None:  # a zero here would be an attribution of nothing, and an attack that never moves
-        raise UnsupportedModel(
-            "the output cannot be differentiated in the input: call it outside torch.inference_mode(), with a model "
-            "that neither detaches its input nor runs under no_grad"
-        )
+        raise no_slope()
     return slope
+
+
+def no_slope() -> UnsupportedModel:
+    """The refusal of a network whose output does not depend on its input, as far as autograd knows."""
+    return UnsupportedModel(
+        "the output cannot be differentiated in the input: call it outside torch.inference_mode(), with a model "
+        "that neither detaches its input nor runs under no_grad"
+    )
 
 
 def pulled_back(f: Callable[[Tensor], Tensor], z: Tensor, slope: Tensor) -> Tensor:

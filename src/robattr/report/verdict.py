@@ -170,6 +170,8 @@ def _next_steps(run: Run, main: Evaluation, level: Level) -> Iterable[str]:
 def _steadier(run: Run, main: Evaluation) -> str:
     """Another audited map that holds clearly better, if there is one."""
     same = [e for e in run.evaluations if e.summary["protocol"] == main.summary["protocol"] and e is not main]
+    if min((column(e, "topk").get("n") or 0) for e in (main, *same)) < FEW:
+        return ""
     better = [e for e in same if (column(e, "topk").get("low") or 0) > (column(main, "topk").get("high") or 1)]
     if not better:
         return ""
