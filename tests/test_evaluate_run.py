@@ -350,6 +350,44 @@ def test_a_finished_evaluation_is_not_summed_up_again(case, tmp_path: Path, monk
     assert evaluate(net, x, y, about={"command": "sixth"}, **words).summary["command"] == "sixth"
 
 
+def test_records_of_other_images_or_other_code_are_not_mixed_in(case, tmp_path: Path) -> None:
+    class Dimmed(nn.Module):
+        """The same weights behind other code."""
+
+        def __init__(self, net: nn.Sequential) -> None:
+            super().__init__()
+            for name, part in net.named_children():
+                self.add_module(name, part)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = 0.2 * x
+            for part in self.children():
+                x = part(x)
+            return x
+
+    net, x, y = case
+    place = Place(tmp_path)
+    whole = evaluate(*case, protocol=TOY, map=IG, place=place)
+    for model, images in ((Dimmed(net), x), (net, x.flip(0))):
+        with pytest.raises(CheckpointError, match=r"the model and the examples .* got others .* --fresh"):
+            evaluate(model, images, y, protocol=TOY, map=IG, place=place)
+    other = y.clone()
+    other[5] = (y[5] + 1) % 3
+    with pytest.raises(CheckpointError, match="example 5: label"):
+        evaluate(net, x, other, protocol=TOY, map=IG, place=place)
+    assert evaluate(*case, protocol=TOY, map=IG, place=place).records == whole.records
+
+
+@pytest.mark.parametrize("damage", ["{bad", "{}", "[1]"])
+def test_a_damaged_summary_is_written_again(case, tmp_path: Path, damage: str) -> None:
+    place = Place(tmp_path)
+    whole = evaluate(*case, protocol=TOY, map=IG, place=place).summary
+    (tmp_path / "paper-ig.json").write_text(damage, encoding="utf-8")
+    again = evaluate(*case, protocol=TOY, map=IG, place=place).summary
+    assert again["columns"] == whole["columns"]
+    assert json.loads((tmp_path / "paper-ig.json").read_text(encoding="utf-8")) == again
+
+
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # what a CPU without bf16 units says
 def test_records_of_another_precision_are_not_mixed_in(case, tmp_path: Path) -> None:
     net, x, y = case

@@ -232,6 +232,18 @@ def test_of_several_m_the_one_measured_on_most_examples_is_a_row() -> None:
     assert all(f"m = {m} |" in over for m in (5, 10, 50))
 
 
+def test_an_evaluation_on_another_dataset_is_not_a_row_of_the_models_own(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "natural", dataset="fashion-mnist")
+    config = run / "config.json"
+    config.write_text(config.read_text(encoding="utf-8").replace('"fashion-mnist"', '"fashion-mini"'), encoding="utf-8")
+    text = results(read_runs([run]), command="x")
+    table = section(text, "Integrated gradients")
+    assert "| fashion-mnist | NATURAL, trained on fashion-mini |" in table
+    assert "| fashion-mini |" not in table
+    made = [path.name for path, _ in write_records(read_runs([run]), tmp_path / "kept")]
+    assert "fashion-mnist-natural-from-fashion-mini-seed0-paper-ig.json" in made
+
+
 def test_foreign_words_stay_text() -> None:
     hostile = replace(
         model("natural", 0.4, 0.1, dataset="<b>|`x`\n# y"),

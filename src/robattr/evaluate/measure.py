@@ -40,7 +40,7 @@ def measure(
     block, the attribution attack is compiled.
     """
     with second_order(model), torch.no_grad():
-        predicted = model(x).argmax(dim=1)
+        sure, predicted = answers(model, x, y)
         withstood = torch.ones_like(predicted, dtype=torch.bool)
         for attack in prediction_attacks(protocol, source or model):
             withstood &= model(attack(x, y, ids=ids)).argmax(dim=1) == y
@@ -50,6 +50,7 @@ def measure(
             "label": int(y[b]),
             "predicted": int(predicted[b]),
             "correct": bool(predicted[b] == y[b]),
+            "confidence": round(float(sure[b]), 4),
             "adv_correct": bool(withstood[b]),
             "protocol": protocol.name,
             "map": map.name,
@@ -78,6 +79,12 @@ def measure(
         for b, row in zip(right.tolist(), rows, strict=True):
             records[b].update({**row, "diagnostics": {**records[b]["diagnostics"], **row["diagnostics"]}})
     return records
+
+
+def answers(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """(B,) the probability the model gives the label, and the class it predicts."""
+    logits = model(x)
+    return logits.softmax(dim=1).gather(1, y[:, None])[:, 0], logits.argmax(dim=1)
 
 
 def attribution_scores(

@@ -22,20 +22,23 @@ from torch import Tensor, distributed, nn
 
 from robattr._version import __version__
 from robattr.engine import in_use, precision
+from robattr.errors import CheckpointError
 from robattr.evaluate import gallery
 from robattr.evaluate.checks import check
 from robattr.evaluate.diagnostics import accuracies, alarms, score_against_eps
 from robattr.evaluate.maps import Saliency, constant_along_ray
-from robattr.evaluate.measure import Record, measure
+from robattr.evaluate.measure import Record, answers, measure
 from robattr.evaluate.memory import rows_that_fit
 from robattr.evaluate.protocol import Protocol
 from robattr.evaluate.records import Records, merge, read
 from robattr.evaluate.suite import attribution_attacks, prediction_attacks
 from robattr.evaluate.summary import summarise
+from robattr.formula.network import second_order
 
 Progress = Callable[[int, int], None]
 PROBED = 16  # correctly classified examples on which the slower diagnostics run
 BLOCK = (8, 256)  # fewest and most examples attacked together
+SAME = 0.01  # what other hardware may change of a probability
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,7 @@ class _Job:
     def recorded(self, path: Path, place: Place, progress: Progress) -> list[Record]:
         """As `measured`, through the disk: this process's blocks are appended to its shard, then all are merged."""
         with Records(path, self.fingerprint(), rank=place.rank, world=place.world) as records:
+            self._check_same(path, records.done)
             mine = self.blocks()[place.rank :: place.world]
             total = sum(len(block) for block in mine)
             done = 0
@@ -166,6 +170,25 @@ class _Job:
         wanted = set(self.ids)
         return [r for r in read(path) if r["id"] in wanted]
 
+    def _check_same(self, path: Path, done: set[int]) -> None:
+        """Refuse to go on with records of other examples, or of a model that answers otherwise.
+
+        Equal weights are not enough: the code around them, and the files of a folder, may have changed.
+        """
+        known = [r for r in read(path) if r["id"] in set(self.ids)] if done else []
+        for part in (known[at : at + BLOCK[1]] for at in range(0, len(known), BLOCK[1])):
+            x, y, ids = self.of(part)
+            with second_order(self.model), torch.no_grad():
+                sure = answers(self.model, x, y)[0].tolist()
+            for i, label, now, record in zip(ids, y.tolist(), sure, part, strict=True):
+                then = record.get("confidence", now)
+                if label != record["label"] or not abs(now - then) <= SAME:
+                    raise CheckpointError(
+                        f"expected the model and the examples that {path} was made with, got others (example {i}: "
+                        f"label {record['label']} with probability {then:.2f} then, {label} with {now:.2f} now): "
+                        "write elsewhere, or begin anew with --fresh"
+                    )
+
     def finished(self, path: Path) -> bool:
         """Whether the summary in place is of these very records: then it says who made them, how, and how long it took.
 
@@ -174,8 +197,11 @@ class _Job:
         summary = path.with_suffix(".json")
         if not summary.is_file() or {r["id"] for r in read(path)} != set(self.ids):
             return False
-        made = json.loads(summary.read_text(encoding="utf-8"))
-        return bool(made["examples"] == len(self.ids) and made["versions"]["robattr"] == __version__)
+        try:
+            made = json.loads(summary.read_text(encoding="utf-8"))
+            return bool(made["examples"] == len(self.ids) and made["versions"]["robattr"] == __version__)
+        except (ValueError, KeyError, TypeError):  # damaged: the records are there, and it is written again
+            return False
 
     def fingerprint(self) -> dict[str, Any]:
         """What records must share to be counted together."""

@@ -46,7 +46,9 @@ class Record:
     @property
     def run(self) -> str:
         """The run it is of: records that agree on this are evaluations of one model."""
-        return f"{slug(self.config.get('dataset', 'unknown'))}-{self.variant}-seed{self.config.get('seed', 0)}"
+        dataset, foreign = measured_on(self.config, self.summary)
+        origin = f"-from-{slug(self.config.get('dataset'))}" if foreign else ""
+        return f"{slug(dataset)}-{self.variant}{origin}-seed{self.config.get('seed', 0)}"
 
     @property
     def stem(self) -> str:
@@ -74,6 +76,14 @@ def read_record(path: Path) -> Record:
     if objects or any(len({len(column) for column in table.values()}) > 1 for table in tables):
         raise CheckpointError(f"{path} is damaged (its columns or objects are cut short): record the run again")
     return Record(**content)
+
+
+def measured_on(config: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[str, bool]:
+    """The dataset an evaluation is of, and whether the model was trained on another (folders go by their last name)."""
+    trained = str(config.get("dataset", "unknown"))
+    measured = str(summary.get("dataset") or trained)
+    same = measured in (trained, Path(trained).name)
+    return (trained if same else measured), not same
 
 
 def rows(columns: Columns) -> Iterator[dict[str, Any]]:

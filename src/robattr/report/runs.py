@@ -13,7 +13,7 @@ from robattr import data
 from robattr.errors import CheckpointError
 from robattr.evaluate import gallery
 from robattr.report.files import read_lines, read_object
-from robattr.report.record import Record, read_record, rows, variant
+from robattr.report.record import Record, measured_on, read_record, rows, variant
 from robattr.report.training import Training, training
 
 APPROACHES = {
@@ -178,8 +178,10 @@ def groups(runs: Iterable[Run]) -> tuple[Group, ...]:
     for run in runs:
         for evaluation in run.evaluations:
             summary = evaluation.summary
-            key = (run.dataset, str(summary.get("protocol", "?")), str(summary.get("map", "?")))
-            gathered.setdefault(key, []).append((run, evaluation))
+            dataset, foreign = measured_on(run.config, summary)
+            key = (dataset, str(summary.get("protocol", "?")), str(summary.get("map", "?")))
+            named = replace(run, name=f"{run.name}, trained on {run.dataset}") if foreign else run
+            gathered.setdefault(key, []).append((named, evaluation))
     return tuple(Group(*key, tuple(members)) for key, members in gathered.items())
 
 
