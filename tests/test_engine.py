@@ -429,6 +429,14 @@ def test_precision_and_determinism_leave_no_trace() -> None:
     assert before == (torch.backends.cuda.matmul.allow_tf32, torch.are_deterministic_algorithms_enabled())
     with pytest.raises(InvalidInput, match="bf16"), precision("bf17"):
         pass
+    usual = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        with precision("fp32", "cpu"):
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(usual)
 
 
 def test_cudnn_is_tuned_for_a_while_and_never_where_runs_must_repeat() -> None:

@@ -60,6 +60,8 @@ def test_words_are_typed_by_their_field(word, key, value):
         ("weight_ramp=5", "two increasing steps"),
         ("weight_ramp=9,3", "two increasing steps"),
         ("keep=1", "keep must be at least 2"),
+        ("momentum=5", "momentum must be below 1"),
+        ("rates=0.1,-1", "rates must be positive"),
         ("recipe=mnist/madry", "robattr train mnist/madry"),
     ],
 )

@@ -43,15 +43,17 @@ def precision(name: str, device: str = "cuda") -> Iterator[None]:
     """
     if name not in get_args(Precision):
         raise InvalidInput(f"unknown precision {name!r}: {nearest(name, get_args(Precision))}")
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     onednn = torch.backends.mkldnn.enabled
     low = torch.autocast(device, dtype=torch.bfloat16) if name == "bf16" else nullcontext()
     try:
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name != "fp32"
+        torch.set_float32_matmul_precision("highest" if name == "fp32" else "high")
+        torch.backends.cudnn.allow_tf32 = name != "fp32"
         with low:
             yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+        torch.set_float32_matmul_precision(before)
+        torch.backends.cudnn.allow_tf32 = convolutions
         torch.backends.mkldnn.enabled = onednn
 
 

@@ -106,6 +106,10 @@ class Run:
                 f"a piecewise schedule needs one rate more than boundaries, got rates={self.rates} and "
                 f"boundaries={self.boundaries}"
             )
+        if not all(rate > 0 for rate in self.rates):
+            raise InvalidInput(f"rates must be positive, got {self.rates}")
+        if not self.momentum < 1:
+            raise InvalidInput(f"momentum must be below 1, for example 0.9, got {self.momentum}")
         if not 0 <= self.average < 1:
             raise InvalidInput(f"average must be in [0, 1), for example 0.999, got {self.average}")
         for name in ("weight_ramp", "eps_ramp"):
