@@ -12,6 +12,7 @@ import pytest
 from robattr._text import printable
 from robattr.report.audited import classes, closing, opening
 from robattr.report.html import page
+from robattr.report.results import results
 from robattr.report.runs import Run, read_run
 from robattr.report.verdict import judged, show, sternest, verdict
 
@@ -196,3 +197,16 @@ def test_numbers_and_names_are_shown_as_they_can_be_read() -> None:
     assert show({"value": 0.5, "low": None, "high": None}, share=False) == "0.500"
     assert show({"value": None}, share=True) == "–"
     assert printable("é\x1b[2J\n\udc80") == "é\\x1b[2J\\n\\udc80"
+
+
+def test_audits_as_markdown_have_their_verdict_and_nothing_of_the_paper() -> None:
+    told = run(evaluation("strict", "ig", 0.4))
+    text = results([told], command="robattr report audit -o audit.md")
+    found = verdict(told)
+    assert text.startswith("# Audit\n\nRendered by `robattr report audit -o audit.md`")
+    assert found.headline.split(":")[0] in text.replace("\\", "")
+    assert "## Attack against random noise" in text
+    assert "## The bar" not in text
+    assert "table 1" not in text
+    assert r"second" in text
+    assert "\x1b" not in text

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
+from robattr.report.audited import audits, closing, opening
 from robattr.report.bar import bar
 from robattr.report.distil import portable
 from robattr.report.figures import figure_name
@@ -14,7 +15,9 @@ from robattr.report.findings import alarms
 from robattr.report.provenance import provenance
 from robattr.report.published import DATASETS
 from robattr.report.runs import Evaluation, Group, Run, measured
+from robattr.report.sections import Section
 from robattr.report.tables import COLUMN, Cell, Column, escape_markdown, grid, markdown, show, table, value_of
+from robattr.report.verdict import by_weight
 
 PREFACE = """\
 What holds of a model's explanations when an attacker changes the image a little and leaves the prediction alone? For
@@ -39,7 +42,9 @@ Under the `paper` protocol with IG maps. Of several seeds, the lowest of ours mu
 
 
 def results(runs: Sequence[Run], *, command: str, notes: str = "", beside: Path = Path()) -> str:
-    """The page, for the folder `beside` (links lead from there), made by `command`."""
+    """The page, for the folder `beside` (links lead from there), made by `command`. Of audits alone it is theirs."""
+    if len(audits(runs)) == len(runs):
+        return _audited(runs, command=command, notes=notes, beside=beside)
     groups = sorted(measured(runs), key=lambda g: (_rank(g.dataset), g.dataset))
     sections = (
         "# Results",
@@ -56,6 +61,31 @@ def results(runs: Sequence[Run], *, command: str, notes: str = "", beside: Path 
         provenance(sorted(runs, key=lambda run: _rank(run.dataset)), beside),
     )
     return "\n\n".join(section.strip() for section in sections if section) + "\n"
+
+
+def _audited(runs: Sequence[Run], *, command: str, notes: str, beside: Path) -> str:
+    """The page of audited models: the verdict, the numbers, and what stands behind them."""
+    runs = [by_weight(run) for run in runs]
+    names = [run.name if len(runs) > 1 else "" for run in runs]
+    sections = (
+        "# Audit",
+        f"Rendered by `{portable(command)}` from the records; not edited by hand.",
+        *(_section(s) for run, name in zip(runs, names, strict=True) for s in opening(run, of=name)),
+        _table("Scores", measured(runs)),
+        *(_section(s) for run, name in zip(runs, names, strict=True) for s in closing(run, of=name)),
+        notes,
+        provenance(runs, beside),
+    )
+    return "\n\n".join(section.strip() for section in sections if section.strip()) + "\n"
+
+
+def _section(section: Section) -> str:
+    parts = [f"## {escape_markdown(section.title)}", *map(escape_markdown, section.sentences)]
+    if section.points:
+        parts.append("\n".join(f"- {escape_markdown(point)}" for point in section.points))
+    if section.rows:
+        parts.append(grid(section.columns, [[escape_markdown(cell) for cell in row] for row in section.rows]))
+    return "\n\n".join(parts) if len(parts) > 1 else ""
 
 
 def write_results(runs: Sequence[Run], path: str | Path, *, command: str, notes: str = "") -> Path:
