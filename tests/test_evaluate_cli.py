@@ -76,6 +76,12 @@ def test_compare_pairs_two_runs(runs) -> None:
     whole = note.read_text()
     note.write_text(whole.replace('"eps": 0.1', '"eps": 0.2'))
     assert "not evaluated alike (eps 0.1 and 0.2)" in str(invoke("compare", *runs).exception)
+    note.write_text("{bad")
+    refused = invoke("compare", *runs).exception
+    assert isinstance(refused, CheckpointError)
+    assert f"{note}, but it is damaged" in str(refused)
+    note.unlink()
+    assert isinstance(invoke("compare", *runs).exception, CheckpointError)
     note.write_text(whole)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -143,7 +142,9 @@ def compare(
 
 def _check_alike(paths: list[Path]) -> None:
     """Refuse to compare numbers that were measured differently."""
-    one, two = (json.loads(path.with_suffix(".settings").read_text(encoding="utf-8"))["settings"] for path in paths)
+    from robattr.evaluate.records import read_settings
+
+    one, two = map(read_settings, paths)
     odd = [f"{key} {one.get(key)} and {two.get(key)}" for key in one if one[key] != two.get(key) and key != "weights"]
     if odd:
         raise InvalidInput(f"the two were not evaluated alike ({', '.join(odd)}): evaluate both with the same settings")
