@@ -147,6 +147,17 @@ def test_other_errors_of_the_system_are_not_swallowed(monkeypatch, error):
         cli.run()
 
 
+def test_data_are_verified_without_colour_where_none_is_wanted(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    words = ["data", "verify", "fashion-mini"]
+    plain, coloured = (
+        CliRunner().invoke(app, words, color=True, env={"FORCE_COLOR": "1", "TERM": "xterm", **more}).stdout
+        for more in ({"NO_COLOR": "1"}, {})
+    )
+    assert plain.split() == ["fashion-mini", "verified"]
+    assert "\x1b[32mverified" in coloured
+
+
 @pytest.mark.parametrize(("encoding", "shown"), [("ascii", rb"\u03b5 = 1"), ("utf-8", "ε = 1".encode())])
 def test_letters_that_a_terminal_lacks_are_spelled_out(monkeypatch, encoding, shown):
     raw = io.BytesIO()
