@@ -76,6 +76,12 @@ def test_compare_pairs_two_runs(runs) -> None:
     whole = note.read_text()
     note.write_text(whole.replace('"eps": 0.1', '"eps": 0.2'))
     assert "not evaluated alike (eps 0.1 and 0.2)" in str(invoke("compare", *runs).exception)
+    note.write_text("{bad")
+    refused = invoke("compare", *runs).exception
+    assert isinstance(refused, CheckpointError)
+    assert f"{note}, but it is damaged" in str(refused)
+    note.unlink()
+    assert isinstance(invoke("compare", *runs).exception, CheckpointError)
     note.write_text(whole)
 
 
@@ -138,6 +144,36 @@ def test_files_of_one_name_in_two_folders_keep_their_records_apart(runs, tmp_pat
     assert command._records(tmp_path / "mnist") == tmp_path / "mnist" / "records"
     for outside in (tmp_path / "deep" / "net.safetensors", Path("../net.safetensors")):  # never written beside it
         assert command._records(outside) == Path("runs/net/records")
+
+
+@pytest.mark.parametrize(("done", "says"), [(0, "nothing of paper ig was recorded yet"), (8, "is recorded: the same")])
+def test_an_interrupt_says_whether_anything_is_recorded(done: int, says: str, capsys) -> None:
+    def interrupted() -> None:
+        with command._progress("paper ig", shown=False) as progress:
+            if done:
+                progress(done, 16)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert says in capsys.readouterr().err
+
+
+def test_a_run_behind_its_own_preprocessing_is_refused(runs, tmp_path: Path) -> None:
+    config = json.loads((runs[0] / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "preprocessing": {"mean": [0.5]}}))
+    refused = invoke("evaluate", tmp_path).exception
+    assert isinstance(refused, InvalidInput)
+    assert "preprocessing, which robattr evaluate does not apply: use robattr audit" in str(refused)
+
+
+def test_narrow_terminals_cut_no_number(runs) -> None:
+    for run in runs:
+        words = ["evaluate", str(run), "--examples", "10", "--device", "cpu"]
+        assert "…" not in CliRunner().invoke(app, words, env={"COLUMNS": "40"}).output
+    shown = CliRunner().invoke(app, ["compare", *map(str, runs)], env={"COLUMNS": "30"})
+    assert shown.exit_code == 0
+    assert "…" not in shown.output
 
 
 def test_cells() -> None:

@@ -123,6 +123,24 @@ def test_settings_without_a_record_bind_no_one(path):
     assert stored == {"fingerprint": fingerprint(SETTINGS), "settings": {**SETTINGS, "bounds": [0.0, 1.0]}}
 
 
+@pytest.mark.parametrize("content", [b"{bad", b"[1]", b"{}", b'{"settings": 3}', b"\xff"])
+def test_damaged_settings_are_named(path, content):
+    with Records(path, SETTINGS) as records:
+        records.append([record(0)])
+    note = path.with_suffix(".settings")
+    note.write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"{note}, but it is damaged: .*--fresh"):
+        Records(path, SETTINGS)
+    note.unlink()
+    with pytest.raises(CheckpointError, match=rf"expected {note} beside its records, found none: .*--fresh"):
+        Records(path, SETTINGS)
+
+
+def test_empty_settings_are_written_down(path):
+    Records(path, {}).close()
+    assert json.loads(path.with_suffix(".settings").read_text())["settings"] == {}
+
+
 def test_fingerprint_depends_on_content_alone():
     assert fingerprint({"a": 1, "b": (2, 3)}) == fingerprint({"b": [2, 3], "a": 1})
     assert fingerprint({"a": 1}) != fingerprint({"a": 2})

@@ -13,7 +13,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fake_runs import METHODS, write_run
+from robattr import cli
 from robattr.cli import app
+from robattr.errors import InvalidInput
 from robattr.report.curves import shades
 from robattr.report.figures import MOST_MODELS, _evaluated, _telling, grid, lines, write_figures
 from robattr.report.runs import Group, measured, read_runs
@@ -126,3 +128,36 @@ def test_commands(runs: list[Path], tmp_path: Path) -> None:
 def test_an_unknown_format_is_refused(runs: list[Path]) -> None:
     result = CliRunner().invoke(app, ["figures", str(runs[0]), "--formats", "pgn"])
     assert "did you mean 'png'" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("report", "-o", "afile/x.html"), ("report", "-o", "afile/x.md"), ("figures", "-o", "afile"),
+     ("record", "-o", "afile")],
+)  # fmt: skip
+def test_an_output_that_cannot_be_made_is_one_line(
+    runs: list[Path], words, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("afile").touch()
+    monkeypatch.setattr("sys.argv", ["robattr", *words, str(runs[0])])
+    with pytest.raises(SystemExit) as ended:
+        cli.run()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("robattr: cannot read or write afile")
+    assert "choose another --out" in said
+    assert said.count("\n") == 1
+
+
+def test_a_page_of_another_kind_and_no_format_are_refused(runs: list[Path], tmp_path: Path) -> None:
+    for words, says in (
+        (("report", "-o", str(tmp_path / "x.pdf")), r"ends in .html, .htm, .md, got"),
+        (("report", "-o", str(tmp_path / "x")), r"ends in .html, .htm, .md, got"),
+        (("figures", "-o", str(tmp_path / "f"), "--formats", ""), "at least one format, got ''"),
+        (("figures", "-o", str(tmp_path / "f"), "--formats", " ,"), "at least one format"),
+    ):
+        refused = CliRunner().invoke(app, [*words, str(runs[0])]).exception
+        assert isinstance(refused, InvalidInput)
+        assert says in str(refused)
+    assert not any(tmp_path.iterdir())

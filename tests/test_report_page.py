@@ -141,9 +141,32 @@ def test_a_damaged_gallery_is_refused(tmp_path: Path) -> None:
     np.savez(path, id=np.arange(3))
     with pytest.raises(CheckpointError, match="lacks label"):
         read_gallery(path)
-    path.write_bytes(b"nonsense")
-    with pytest.raises(CheckpointError, match="evaluate the run again"):
+    np.savez(path, id=np.array([{}], dtype=object))
+    pickled = path.read_bytes()
+    np.save(path.with_suffix(".npy"), np.arange(3))
+    for content in (b"nonsense", b"", pickled, pickled[:-30], path.with_suffix(".npy").read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"is damaged.*robattr evaluate RUN … --fresh") as refused:
+            read_gallery(path)
+        assert "pickle" not in str(refused.value)
+    path.unlink()
+    with pytest.raises(CheckpointError, match="No such file"):
         read_gallery(path)
+
+
+def test_a_damaged_log_is_named_by_its_line(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "natural")
+    log = run / "metrics.jsonl"
+    whole = log.read_bytes()
+    for line in (b"[1, 2]", b"\xff\xfe", b"nonsense"):
+        log.write_bytes(b"\n" + line + b"\n" + whole)
+        with pytest.raises(CheckpointError, match=rf"{log}, line 2.*the file is damaged: delete that line"):
+            read_runs([run])
+    log.write_bytes(whole + b"7\n")
+    with pytest.raises(CheckpointError, match="expected a JSON object, got int"):
+        read_runs([run])
+    log.write_bytes(whole + '{"note": "ε'.encode()[:-1])  # cut within a letter, while it is being written
+    assert len(read_runs([run])[0].metrics) == len(whole.splitlines())
 
 
 class Elements(HTMLParser):

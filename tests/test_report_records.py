@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from fake_runs import METHODS, write_run
 from robattr.cli import app
-from robattr.errors import CheckpointError
+from robattr.errors import CheckpointError, InvalidInput
 from robattr.report import tables
 from robattr.report.distil import portable, write_records
 from robattr.report.explorer import explorer
@@ -223,6 +223,13 @@ def test_a_damaged_or_foreign_file_is_refused(results: Path, tmp_path: Path) -> 
             read_runs([file])
 
 
+@pytest.mark.parametrize("name", ["", "///", " "])
+def test_a_name_without_a_letter_is_refused(runs: list[Path], name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="expected a --name with letters"):
+        write_records(read_runs(runs), tmp_path / "results", name=name)
+    assert not (tmp_path / "results").exists()
+
+
 def test_a_summary_of_other_examples_is_not_recorded(tmp_path: Path) -> None:
     run = write_run(tmp_path, "natural")
     change(run / "records" / "paper-ig.json", examples=50)  # after an evaluation of more, whose records are still there
@@ -273,7 +280,7 @@ def test_a_gallery_keeps_the_reported_iterates_and_its_budget(tmp_path: Path) ->
         assert (len(found), found.walks) == (count, walks)
     assert set(found.label) == {0, 1, 2}
     file.write_bytes(content[: len(content) // 2])
-    with pytest.raises(CheckpointError, match="evaluate the run again"):
+    with pytest.raises(CheckpointError, match="is damaged"):
         read_gallery(file)
 
 

@@ -12,11 +12,13 @@ import time
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
 from robattr import recipes
+from robattr.cli import app
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.recipes.selection import measure_on_validation
-from robattr.train.sweep import Result, Span, _requeue_abandoned, _study, name_of, parse_axis, sweep, table
+from robattr.train.sweep import Result, Span, _requeue_abandoned, _study, name_of, parse_axes, parse_axis, sweep, table
 
 RUN = replace(
     recipes.get("fashion-mini/ig-norm"), steps=4, batch=8, attack_steps=1, m=2, m_attack=1, checkpoint_every=2
@@ -48,6 +50,41 @@ def test_axes_are_typed():
     ):
         with pytest.raises(InvalidInput, match=message):
             parse_axis(word)
+
+
+def test_an_axis_is_given_once():
+    assert parse_axes(["m=10,20", "weight=1..2"]) == {"m": [10, 20], "weight": Span(1.0, 2.0)}
+    with pytest.raises(InvalidInput, match=r"--over attack_steps is given twice.*--over attack_steps=20,30"):
+        parse_axes(["attack_steps=20", "attack-steps=30"])
+    with pytest.raises(InvalidInput, match="give one range"):
+        parse_axes(["weight=1..2", "weight=3"])
+
+
+def test_every_point_is_checked_before_any_is_trained(tmp_path):
+    with pytest.raises(InvalidInput, match="the point batch=-5 of the grid: batch must be at least 1"):
+        sweep(RUN, {"batch": [8, -5]}, tmp_path / "sweep", measure=accuracy, device="cpu")
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_the_command_checks_the_grid_before_what_it_starts_from(monkeypatch, tmp_path):
+    monkeypatch.setattr("robattr.cli.train._started", lambda run, **_: pytest.fail("training began"))
+    for over, message in ((["batch=8,-5"], "batch must be"), (["batch=8", "batch=9"], "--over batch=8,9")):
+        words = ["sweep", "fashion-mini/natural", *(f"--over={word}" for word in over), "--out", str(tmp_path)]
+        refused = CliRunner().invoke(app, words).exception
+        assert isinstance(refused, InvalidInput)
+        assert message in str(refused)
+
+
+@pytest.mark.parametrize("line", [b"garbage", b"\xff\xfe", b"[1,2]", b'{"a": 1}', b"7"])
+def test_a_damaged_journal_is_named(tmp_path, line):
+    journal = tmp_path / "journal.log"
+    _study(tmp_path, {"m": [2]}, RUN, by="")
+    whole = journal.read_bytes()
+    journal.write_bytes(whole + line + b"\n")
+    last = len(whole.splitlines()) + 1
+    with pytest.raises(CheckpointError, match=rf"line {last} of {journal}.*move it away"):
+        sweep(RUN, {"m": [2]}, tmp_path, measure=accuracy, device="cpu")
+    assert journal.read_bytes() == whole + line + b"\n"
 
 
 def test_a_grid_is_run_once_and_extended_by_what_is_new(tmp_path):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,6 +13,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
+from robattr import cli
 from robattr.cli import app
 from robattr.cli.train import resolve
 from robattr.errors import CheckpointError, InvalidInput
@@ -103,3 +107,61 @@ def test_python_m_is_the_same_program_and_errors_are_one_line():
     assert done.returncode == 2
     assert done.stderr.startswith("robattr: unknown recipe 'mnist/ig_norm'; did you mean 'mnist/ig-norm'")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            NotADirectoryError(errno.ENOTDIR, "Not a directory", "a/x"),
+            "cannot read or write a/x (Not a directory): choo",
+        ),
+        (
+            FileExistsError(errno.EEXIST, "File exists", "a"),
+            "cannot read or write a (File exists): choose another --out",
+        ),
+        (PermissionError(errno.EACCES, "Permission denied", "a"), "cannot read or write a (Permission denied): choose"),
+        (OSError(errno.ENOSPC, "No space left on device"), "cannot write (No space left on device): make room"),
+    ],
+)
+def test_a_path_that_the_system_refuses_is_one_line(monkeypatch, capsys, error, says):
+    def app() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", app)
+    with pytest.raises(SystemExit) as ended:
+        cli.run()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"robattr: {says}")
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("no number"), OSError(errno.EACCES, "denied"), OSError(errno.EIO, "broken", "a")]
+)
+def test_other_errors_of_the_system_are_not_swallowed(monkeypatch, error):
+    def app() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", app)
+    with pytest.raises(OSError, match=re.escape(str(error))):
+        cli.run()
+
+
+def test_data_are_verified_without_colour_where_none_is_wanted(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    words = ["data", "verify", "fashion-mini"]
+    plain, coloured = (
+        CliRunner().invoke(app, words, color=True, env={"FORCE_COLOR": "1", "TERM": "xterm", **more}).stdout
+        for more in ({"NO_COLOR": "1"}, {})
+    )
+    assert plain.split() == ["fashion-mini", "verified"]
+    assert "\x1b[32mverified" in coloured
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("ascii", rb"\u03b5 = 1"), ("utf-8", "ε = 1".encode())])
+def test_letters_that_a_terminal_lacks_are_spelled_out(monkeypatch, encoding, shown):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding=encoding))
+    monkeypatch.setattr(cli, "app", lambda: print("ε = 1", flush=True))
+    cli.run()
+    assert raw.getvalue().strip() == shown

@@ -289,7 +289,7 @@ def _watching() -> Iterator[Watch]:
     try:
         yield watch
     except KeyboardInterrupt:
-        _say("stopped; what was measured is recorded: the same command continues")
+        _say(f"stopped; {'what was measured is recorded: ' if bars else ''}the same command continues")
         raise
     finally:
         for bar, _ in bars.values():

@@ -61,13 +61,17 @@ def verify(
     data_dir: DataDir = None,
 ) -> None:
     """Read a dataset's files to the end and compare them with what they must hold. Exit code 1 if one is damaged."""
+    from rich.console import Console
+    from rich.markup import escape
+
     from robattr import data
 
+    console = Console(highlight=False, soft_wrap=True)
     states = [data.verify(each, data_dir) for each in ([name] if name is not None else data.names())]
     for seen in states:
         style = STYLES[seen.state]
-        where = f"  {seen.where}" if seen.where else ""
-        typer.echo(f"{seen.name:14}" + typer.style(f"{seen.state:9}", fg=style) + where)
+        where = f"  {escape(str(seen.where))}" if seen.where else ""
+        console.print(f"{seen.name:14}[{style}]{seen.state:9}[/]{where}")
         if seen.problem:
             typer.echo(f"  {seen.problem}", err=True)
     if any(seen.state == "damaged" or (name is not None and seen.state == "missing") for seen in states):

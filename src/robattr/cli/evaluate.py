@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 AUDITED = ("audit", "before")  # what robattr audit and harden call the runs of a user's own model
 COLUMNS = {"nat_acc": "Nat Acc", "adv_acc": "Adv Acc", "topk": "TopK Inter.", "kendall": "Rank Corr."}
 PERCENT = {"nat_acc", "adv_acc", "topk", "foreground_topk", "noise_topk"}
+STOPPED = "stopped; what was measured is recorded: the same command continues"
+STOPPED_EARLY = "stopped; nothing of {} was recorded yet: the same command begins it again"
 
 ProtocolName = Annotated[
     str, typer.Option("--protocol", help="paper, or strict: the worst case over many more attacks.")
@@ -129,7 +130,7 @@ def compare(
     _check_alike(paths)
     table = Table(title=f"{second} − {first}, {protocol} protocol, {map_name} maps")
     for heading in ("", "difference", "95% interval", "p", "examples"):
-        table.add_column(heading, justify="right" if heading else "left")
+        table.add_column(heading, justify="right" if heading else "left", overflow="fold")
     for name, found in paired(*sides).items():
         d = found.difference
         scale, unit = (100, " points") if name in PERCENT else (1, "")
@@ -143,7 +144,9 @@ def compare(
 
 def _check_alike(paths: list[Path]) -> None:
     """Refuse to compare numbers that were measured differently."""
-    one, two = (json.loads(path.with_suffix(".settings").read_text(encoding="utf-8"))["settings"] for path in paths)
+    from robattr.evaluate.records import read_settings
+
+    one, two = map(read_settings, paths)
     odd = [f"{key} {one.get(key)} and {two.get(key)}" for key in one if one[key] != two.get(key) and key != "weights"]
     if odd:
         raise InvalidInput(f"the two were not evaluated alike ({', '.join(odd)}): evaluate both with the same settings")
@@ -162,6 +165,11 @@ def _subject(run: str, dataset: str | None, data_dir: Path | None) -> tuple[nn.M
         config = read_config(here)
         if config.get("method") in AUDITED:
             raise InvalidInput(f"{run} is an audit of a model of yours, which it does not hold: use robattr audit")
+        if config.get("preprocessing"):
+            raise InvalidInput(
+                f"{run} was hardened behind its own preprocessing, which robattr evaluate does not apply: "
+                "use robattr audit"
+            )
         trained = settings.change(Run(), config)
         shown = data.load(dataset, data_dir) if dataset else load_dataset(trained, data_dir)
         if not here.weights.is_file():
@@ -217,7 +225,7 @@ def _progress(title: str, *, shown: bool) -> Iterator[Progress]:
         try:
             yield lambda done, total: bar.update(task, completed=done, total=total)
         except KeyboardInterrupt:
-            typer.echo("stopped; what was measured is recorded: the same command continues", err=True)
+            typer.echo(STOPPED if bar.tasks[0].completed else STOPPED_EARLY.format(title), err=True)
             raise
 
 
@@ -227,7 +235,9 @@ def _show(summary: Mapping[str, Any]) -> None:
 
     columns = summary["columns"]
     head = " · ".join(str(summary[key]) for key in ("run", "dataset", "protocol", "map"))
-    table = Table(*COLUMNS.values(), title=f"{head} · {summary['examples']} examples")
+    table = Table(title=f"{head} · {summary['examples']} examples")
+    for heading in COLUMNS.values():
+        table.add_column(heading, overflow="fold")
     table.add_row(*(_cell(name, columns[name]) for name in COLUMNS))
     console = Console()
     console.print(table)

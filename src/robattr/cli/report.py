@@ -9,6 +9,9 @@ from typing import Annotated
 import typer
 
 from robattr.cli import reproduce
+from robattr.errors import InvalidInput, nearest
+
+PAGES = (".html", ".htm", ".md")
 
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN…", help="Evaluated run directories, records, or folders of records.")
@@ -54,6 +57,8 @@ def report(
     from robattr.report.results import write_results
     from robattr.report.runs import read_runs
 
+    if out.suffix.lower() not in PAGES:
+        raise InvalidInput(f"expected a page that ends in {', '.join(PAGES)}, got {out}: choose another --out")
     found = read_runs(runs)
     if out.suffix.lower() == ".md":
         words = ["robattr", "report", *(run.as_posix() for run in runs), "-o", out.as_posix()]
@@ -71,11 +76,12 @@ def figures(
     rows: Annotated[int, typer.Option(min=1, help="Examples in the figure 1 grid.")] = 4,
 ) -> None:
     """Publication figures (figure 1 grid, box plots, curves) and the table as Markdown, LaTeX and CSV."""
-    from robattr.errors import InvalidInput, nearest
     from robattr.report.figures import FORMATS, write_figures
     from robattr.report.runs import read_runs
 
     wanted = tuple(part.strip().lower() for part in formats.split(",") if part.strip())
+    if not wanted:
+        raise InvalidInput(f"expected at least one format, got {formats!r}: --formats {','.join(FORMATS)}")
     for name in wanted:
         if name not in FORMATS:
             raise InvalidInput(f"unknown format {name!r}; {nearest(name, FORMATS)}")

@@ -142,18 +142,21 @@ def sweep(
     Start the same command again to continue, and on more machines that share the folder to go faster.
     """
     from robattr.recipes.selection import measure_on_validation
-    from robattr.train.sweep import parse_axis, table
+    from robattr.train.sweep import check_grid, parse_axes, table
     from robattr.train.sweep import sweep as begin
 
     if not over:
         raise InvalidInput("a sweep needs at least one --over KEY=VALUE,VALUE,…, for example --over m=10,20,50")
     run = resolve(recipe, config=config, words=[*(set_ or []), *_flags(seed=seed, precision=precision)])
+    axes = parse_axes(over)
+    if trials is None:
+        check_grid(run, axes)
     out = out or Path("runs") / "sweeps" / run.recipe
     run = _started(run, device=device, data_dir=data_dir)
     measure = measure_on_validation(examples, device=device, data_dir=data_dir)
     found, stopped_by = begin(
         run,
-        dict(map(parse_axis, over)),
+        axes,
         out,
         measure=measure,
         by=f"{examples} examples",

@@ -108,6 +108,18 @@ def read(path: Path) -> list[Record]:
     return records
 
 
+def read_settings(path: Path) -> dict[str, Any]:
+    """What the records at `path` were made with."""
+    note = Path(path).with_suffix(".settings")
+    remedy = "evaluate again with --fresh, or move the records away"
+    try:
+        return dict(json.loads(note.read_text(encoding="utf-8"))["settings"])
+    except FileNotFoundError:
+        raise CheckpointError(f"expected {note} beside its records, found none: {remedy}") from None
+    except (ValueError, KeyError, TypeError) as cause:
+        raise CheckpointError(f"expected the settings of the records in {note}, but it is damaged: {remedy}") from cause
+
+
 def merge(path: Path, ids: Iterable[int]) -> list[Record]:
     """Gather all shards in `path`, in one step, and return the records of `ids`, sorted by id.
 
@@ -138,15 +150,13 @@ def _settle(path: Path, settings: Mapping[str, Any], *, begun: bool) -> None:
     """Write down the settings of new records; refuse if those that exist were made with others."""
     note = path.with_suffix(".settings")
     mine = json.loads(json.dumps(_plain(settings)))
-    theirs = json.loads(note.read_text())["settings"] if note.exists() else None
+    theirs = read_settings(path) if begun or note.exists() else None
     if mine == theirs:
         return
-    if not begun:
+    if theirs is None or not begun:
         text = json.dumps({"fingerprint": fingerprint(settings), "settings": mine}, indent=1)
         _replace(note, text.encode() + b"\n")
         return
-    if theirs is None:
-        raise CheckpointError(f"expected {note} beside its records, found none: move the records away")
     odd = [key for key in sorted({*mine, *theirs}) if mine.get(key) != theirs.get(key)]
     changes = ", ".join(f"{key} {theirs.get(key)!r} → {mine.get(key)!r}" for key in odd)
     raise CheckpointError(

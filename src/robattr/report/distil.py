@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from robattr.errors import CheckpointError
+from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluate import gallery
 from robattr.report.gallery import read_gallery, small
 from robattr.report.record import Columns, Record, read_record, slug
@@ -60,6 +60,8 @@ def write_records(
     What is there already stays untouched if it is the same, and is replaced with `force` alone if it is not. Nothing is
     written before everything has been checked.
     """
+    if name is not None and not slug(name):
+        raise InvalidInput(f"expected a --name with letters or digits, got {name!r}: ig-norm-wide, for example")
     target = Path(folder)
     made: dict[Path, tuple[Record, Evaluation]] = {}
     for run in runs:

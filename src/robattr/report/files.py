@@ -25,13 +25,17 @@ def read_lines(path: Path, *, torn_end: bool = False) -> tuple[Mapping[str, Any]
     """The objects of a JSON-lines file, none where it is absent. A log still being written may end mid-line."""
     if not path.is_file():
         return ()
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    lines = [(number, line) for number, line in enumerate(path.read_bytes().splitlines(), start=1) if line.strip()]
+    remedy = "the file is damaged: delete that line, or restore the file"
     rows: list[Mapping[str, Any]] = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in lines:
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line.decode("utf-8"))
         except ValueError as cause:
-            if torn_end and number == len(lines):
+            if torn_end and number == lines[-1][0]:
                 break
-            raise CheckpointError(f"{path}, line {number} is not JSON ({cause}): the file is damaged") from cause
+            raise CheckpointError(f"{path}, line {number} is not JSON ({cause}); {remedy}") from cause
+        if not isinstance(row, dict):
+            raise CheckpointError(f"{path}, line {number}: expected a JSON object, got {type(row).__name__}; {remedy}")
+        rows.append(row)
     return tuple(rows)

@@ -6,6 +6,7 @@ Shapes: G examples, T kept iterates of the attack, images (C, H, W), maps (H, W)
 from __future__ import annotations
 
 import io
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from robattr.evaluate.agreement import top_k_mask
 
 Array = NDArray[Any]
 KEYS = ("id", "label", "image", "perturbed", "before", "after", "topk", "kendall", "iterations")
+REMEDY = "make it again with robattr evaluate RUN … --fresh (without --fresh it is left as it is)"
 FEWEST = 3  # examples of a thinned gallery, whatever their size
 
 
@@ -61,11 +63,13 @@ def read_gallery(path: Path) -> Gallery:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {key: stored[key] for key in stored.files}
-    except (OSError, ValueError, BadZipFile) as cause:
-        raise CheckpointError(f"{path} could not be read ({cause}): evaluate the run again") from cause
+    except OSError as cause:
+        raise CheckpointError(f"the gallery {path} could not be read ({cause.strerror}): {REMEDY}") from cause
+    except (ValueError, TypeError, EOFError, BadZipFile, zlib.error) as cause:
+        raise CheckpointError(f"the gallery {path} is damaged, it is no archive of arrays: {REMEDY}") from cause
     missing = [key for key in KEYS if key not in arrays]
     if missing:
-        raise CheckpointError(f"{path} lacks {', '.join(missing)}: evaluate the run again")
+        raise CheckpointError(f"the gallery {path} is damaged, it lacks {', '.join(missing)}: {REMEDY}")
     kept = arrays.get("kept", np.ones(arrays["topk"].shape, dtype=bool))
     return Gallery(**{key: arrays[key] for key in KEYS}, kept=kept.astype(bool))
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_origin
 
 from robattr._extras import need
-from robattr.errors import Diverged, InvalidInput
+from robattr.errors import CheckpointError, Diverged, InvalidInput
 from robattr.train import checkpoint, settings
 from robattr.train.directory import InUse, locked
 from robattr.train.loop import train
@@ -69,6 +69,30 @@ def parse_axis(word: str) -> tuple[str, Sequence[Any] | Span]:
     return key, Span(float(values[0]), float(values[1]), whole=isinstance(values[0], int))
 
 
+def parse_axes(words: Iterable[str]) -> dict[str, Sequence[Any] | Span]:
+    """The axes of several words, each of a key of its own."""
+    axes: dict[str, Sequence[Any] | Span] = {}
+    texts: dict[str, str] = {}
+    for word in words:
+        key, axis = parse_axis(word)
+        text = word.partition("=")[2].strip()
+        if key in axes:
+            joined = f"{texts[key]},{text}"
+            remedy = "give one range" if ".." in joined else f"give all its values in one, --over {key}={joined}"
+            raise InvalidInput(f"--over {key} is given twice: {remedy}")
+        axes[key], texts[key] = axis, text
+    return axes
+
+
+def check_grid(run: Run, over: Mapping[str, Sequence[Any] | Span]) -> None:
+    """Refuse a grid one of whose points is not a run, before any of them is trained."""
+    for point in _grid(over):
+        try:
+            settings.change(run, point)
+        except InvalidInput as error:
+            raise InvalidInput(f"the point {name_of(point)} of the grid: {error}") from error
+
+
 def sweep(
     run: Run,
     over: Mapping[str, Sequence[Any] | Span],
@@ -88,12 +112,14 @@ def sweep(
     optuna = need("optuna", extra="sweep")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
     run = replace(run, full=False)
+    if trials is None:
+        check_grid(run, over)
+    out.mkdir(parents=True, exist_ok=True)
     study = _study(out, over, run, by=by)
     if trials is None:
-        for values in itertools.product(*_grid(over)):
-            study.enqueue_trial(dict(zip(over, values, strict=True)), skip_if_exists=True)
+        for point in _grid(over):
+            study.enqueue_trial(point, skip_if_exists=True)
     space = {key: _distribution(axis) for key, axis in over.items()}
     _requeue_abandoned(study, out, keys=set(over))
     while _work_left(study, trials):
@@ -176,14 +202,30 @@ def _study(out: Path, over: Mapping[str, Sequence[Any] | Span], run: Run, *, by:
     optuna = need("optuna", extra="sweep")
     journal = need("optuna.storages.journal", extra="sweep")
     space = {key: [axis.low, axis.high, ".."] if isinstance(axis, Span) else list(axis) for key, axis in over.items()}
+    file = out / "journal.log"
+    _check_journal(file)
     around = {key: value for key, value in {**run.decisive(), "steps": run.steps}.items() if key not in over}
     return optuna.create_study(
-        storage=optuna.storages.JournalStorage(journal.JournalFileBackend(str(out / "journal.log"))),
+        storage=optuna.storages.JournalStorage(journal.JournalFileBackend(str(file))),
         study_name=json.dumps([space, around, by]),
         sampler=optuna.samplers.TPESampler(seed=run.seed),
         direction="maximize",
         load_if_exists=True,
     )
+
+
+def _check_journal(file: Path) -> None:
+    """Refuse a journal with a line that is none of Optuna's; another worker may be at the last one, without its end."""
+    if not file.exists():
+        return
+    for number, line in enumerate(file.read_bytes().split(b"\n")[:-1], 1):
+        try:
+            json.loads(line)["op_code"]
+        except (ValueError, TypeError, KeyError) as cause:
+            raise CheckpointError(
+                f"expected an entry of the sweep's journal in line {number} of {file}, got {line[:40]!r}: the file is "
+                "damaged; move it away and start again, the runs beside it are measured again but not trained again"
+            ) from cause
 
 
 def _distribution(axis: Sequence[Any] | Span) -> Any:
@@ -195,11 +237,12 @@ def _distribution(axis: Sequence[Any] | Span) -> Any:
     return distributions.CategoricalDistribution(list(axis))
 
 
-def _grid(over: Mapping[str, Sequence[Any] | Span]) -> list[Sequence[Any]]:
+def _grid(over: Mapping[str, Sequence[Any] | Span]) -> list[dict[str, Any]]:
+    """Every point of the grid."""
     axes = [axis for axis in over.values() if not isinstance(axis, Span)]
     if len(axes) < len(over):
         raise InvalidInput("a range low..high has no end of points: say how many to try with --trials N")
-    return axes
+    return [dict(zip(over, values, strict=True)) for values in itertools.product(*axes)]
 
 
 def _requeue_abandoned(study: Any, out: Path, *, keys: set[str]) -> None:
