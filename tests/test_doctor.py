@@ -45,6 +45,20 @@ class _Once(torch.autograd.Function):
         raise RuntimeError("this layer has no derivative of any use")
 
 
+class _OwnRelu(torch.autograd.Function):
+    """A ReLU whose derivative autograd refuses to differentiate, but only where a backward pass comes by."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g: Tensor) -> Tensor:
+        return g * (ctx.saved_tensors[0] > 0)
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [
@@ -85,6 +99,7 @@ def test_healthy_networks_pass(name: str) -> None:
         (lambda f, x: f(x.detach()), "derivatives", "exactly 0"),
         (lambda f, x: f(x.round()), "derivatives", "exactly 0"),
         (lambda f, x: f(_Once.apply(x)), "derivatives", "second derivative"),
+        (lambda f, x: _OwnRelu.apply(f(x)) + f(x), "derivatives", "once_differentiable"),
         (lambda f, x: f((x - x).sqrt() + x), "derivatives", "NaN"),
     ],
 )

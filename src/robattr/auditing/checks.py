@@ -125,10 +125,10 @@ def gradients(p: Patient) -> list[Check]:
     low, high = p.bounds
     x1 = (x + 0.01 * (high - low)).clamp(low, high)
     change = l1 @ IG(rule=midpoint(2))
-    parameters = [q for q in p.subject.parameters() if q.requires_grad]
     try:
         with second_order(p.subject):
             net = bind(p.subject)
+            copies = {name: q.detach().clone().requires_grad_(q.requires_grad) for name, q in net.parameters.items()}
             first, _ = slope_of(lambda z: logit(net.detach(), z, y))(x)
             if not bool(first.any()):
                 said = "the logit does not depend on the input: its gradient is exactly 0"
@@ -136,17 +136,18 @@ def gradients(p: Patient) -> list[Check]:
                 return [Check("derivatives", "fail", said, remedy)]
             upward, _ = slope_of(lambda z: change(net.detach(), x, z, y))(x1)
             with torch.enable_grad():
-                value = change(net, x, x1, y).sum()
-                inner = torch.autograd.grad(value, parameters, allow_unused=True) if parameters else ()
+                # Through the whole graph: autograd.grad passes over nodes that would raise but lead to no parameter.
+                change(net.with_parameters(copies), x, x1.requires_grad_(), y).sum().backward()
     except Exception as cause:  # whatever an unknown layer raises is the finding
         remedy = "replace the layer that has no second derivative (custom autograd function, activation checkpointing)"
         reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
         return [Check("derivatives", "fail", f"the second derivative cannot be computed: {reason}", remedy)]
-    tensors = [first, upward, *(g for g in inner if g is not None)]
+    inner = [q.grad for q in copies.values() if q.grad is not None]
+    tensors = [first, upward, *inner]
     if not all(bool(t.isfinite().all()) for t in tensors):
         remedy = "look for sqrt or division at 0, and for half precision inside forward()"
         return [Check("derivatives", "fail", "a derivative is NaN or infinite", remedy)]
-    if all(g is None for g in inner):
+    if not inner:
         return [Check("derivatives", "warn", "no parameter takes part", "unfreeze some before you harden")]
     return [Check("derivatives", "ok", "first and second derivatives exist, in the input and in the weights")]
 
