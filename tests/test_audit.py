@@ -224,7 +224,9 @@ def test_data_in_other_forms() -> None:
     x, y = bars(12)
     given = material((x, y))
     assert material(given) is given
-    with pytest.raises(InvalidInput, match=r"expected the bounds of the dataset tensors, \(0\.0, 1\.0\), got \(0, 255\)"):
+    with pytest.raises(
+        InvalidInput, match=r"expected the bounds of the dataset tensors, \(0\.0, 1\.0\), got \(0, 255\)"
+    ):
         material(given, bounds=(0, 255))
     bytes_ = (x * 255).round().to(torch.uint8)
     torch.testing.assert_close(material((bytes_, y), bounds=(0.0, 255.0)).train.images, bytes_.float())
