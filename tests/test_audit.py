@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import robattr
@@ -196,8 +197,11 @@ def test_a_folder_of_images_with_its_class_names(tmp_path) -> None:
     top = folder(tmp_path / "images", ("x", "y", "z"))
     (top / "x" / "broken.png").write_bytes(b"\x89PNG not really")
     (top / "x" / "\x1b[31mred.jpg").write_bytes(b"")
+    thumbs = folder(top / ".thumbs", each=1)
+    Image.new("RGB", (5, 5)).save(thumbs / "small.png")
     data = material(top)
     assert data.shape == (3, 8, 8)
+    assert data.classes == ("x", "y", "z")
     assert len(data.skipped) == 2
     x, y, ids = chosen(data, 7, seed=5)
     assert (len(x), ids) == (7, sorted(ids))
@@ -213,11 +217,17 @@ def test_a_folder_of_images_with_its_class_names(tmp_path) -> None:
     with pytest.raises(DataError, match="no readable image"):
         material(tmp_path / "bare")
     folder(top / "w", ("deep",), each=1)
-    from PIL import Image
-
     Image.new("RGB", (9, 7)).save(top / "x" / "odd.png")
     with pytest.raises(InvalidInput, match="--size 224"):
         material(top)
+
+
+def test_examples_come_from_what_was_set_apart(tmp_path) -> None:
+    for name, each in (("train", 8), ("val", 2)):
+        folder(tmp_path / name, each=each)
+    data = material(tmp_path)
+    assert [len(data.train), len(data.validation), len(data.test)] == [24, 6, 0]
+    assert torch.equal(chosen(data, None)[0], data.pixels(data.validation.images))
 
 
 def test_data_in_other_forms() -> None:

@@ -22,7 +22,7 @@ from robattr import data as datasets
 from robattr._extras import need
 from robattr._text import printable
 from robattr.data import Dataset, Split
-from robattr.data.image_folder import SUFFIXES
+from robattr.data.image_folder import image_files
 from robattr.data.own import partition
 from robattr.errors import DataError, InvalidInput, nearest
 from robattr.formula.neighbourhoods import check_bounds
@@ -92,13 +92,12 @@ def common_size(folder: Path) -> int:
     """The side of a folder's images where all are squares of one size; otherwise the user must choose."""
     pillow: Any = need("PIL.Image", extra="data")
     sizes: Counter[tuple[int, int]] = Counter()
-    for file in sorted(folder.expanduser().rglob("*")):
-        if file.suffix.lower() in SUFFIXES:
-            try:
-                with pillow.open(file) as picture:
-                    sizes[picture.size] += 1
-            except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError):
-                continue
+    for file in image_files(folder.expanduser()):
+        try:
+            with pillow.open(file) as picture:
+                sizes[picture.size] += 1
+        except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError):
+            continue
     if not sizes:
         raise DataError(f"expected a folder of class folders of images, found no readable image in {folder}")
     (width, height), _ = sizes.most_common(1)[0]
@@ -109,11 +108,12 @@ def common_size(folder: Path) -> int:
 
 
 def chosen(data: Dataset, n: int | None, *, seed: int = 0) -> tuple[Tensor, Tensor, list[int]]:
-    """x, y and ids of n examples drawn from the test split (from all, where nothing was set apart), by rising position.
+    """x, y and ids of n examples drawn from the test split, by rising position.
 
-    A folder is sorted by class: its first n images would be of one class.
+    Where there is none they are drawn from the validation split, and where nothing was set apart from all. A folder is
+    sorted by class: its first n images would be of one class.
     """
-    split = data.test if len(data.test) else data.train
+    split = next((part for part in (data.test, data.validation) if len(part)), data.train)
     if n is not None and n < len(split):
         order = torch.randperm(len(split), generator=torch.Generator().manual_seed(seed))
         split = split.take(order[:n].sort().values)
