@@ -65,7 +65,7 @@ def test_hardening_from_end_to_end(plain: nn.Module, tmp_path) -> None:
     with pytest.raises(CheckpointError, match="another configuration"):
         robattr.harden(plain, bars(), **{**call, "lr": 0.5})
     for other in ({"batch_norm": "train"}, {"freeze": []}):
-        with pytest.raises(CheckpointError, match="training"):
+        with pytest.raises(CheckpointError, match=r"\(training\): choose another folder with -o$"):
             robattr.harden(plain, bars(), **{**call, **other})
 
 
