@@ -270,6 +270,20 @@ def test_mistakes_are_refused_with_a_reason(plain: nn.Module, wrong: dict, tmp_p
         robattr.audit(plain, bars(), **{**QUICK, "protocol": "paper", **wrong})
 
 
+@pytest.mark.parametrize(("scale", "eps", "words"), [(1, 8, r"8/255\?"), (2, 8, r"8/255 of the range, 0\.06275\?")])
+def test_a_radius_beyond_the_range_is_refused(plain: nn.Module, scale: int, eps: float, words: str) -> None:
+    x, y = bars()
+    with pytest.raises(InvalidInput, match=f"got 8: {words}"):
+        robattr.audit(plain, (scale * x, y), bounds=(0.0, scale), **{**QUICK, "eps": eps})
+
+
+def test_a_model_of_one_logit_is_refused() -> None:
+    x, y = bars()
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 1))
+    with pytest.raises(UnsupportedModel, match=r"at least two classes.*\[0, z\]"):
+        robattr.audit(net, (x, 0 * y), **QUICK)
+
+
 def test_labels_that_the_model_has_no_output_for_are_refused(plain: nn.Module) -> None:
     x, y = bars()
     with pytest.raises(InvalidInput, match=r"labels in 0\.\.2 .* got 2\.\.4"):
