@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from copy import deepcopy
+from html import unescape
 from types import SimpleNamespace
 
 import numpy as np
@@ -141,8 +142,8 @@ def test_an_audit_reports_everything_and_leaves_the_model_alone(plain: nn.Module
         "Robustness against",
     ):
         assert heading in text
-    assert found.verdict.headline.split(".")[0] in text
-    assert found.verdict.level in ("holds", "partly", "fragile")
+    assert found.verdict.headline.split(".")[0] in unescape(text)
+    assert found.verdict.level != "unclear" or found.verdict.doubts
 
     finished = (page.parent / "audit" / "records" / "strict-ig.jsonl").read_bytes()
     named = [page.parent / "audit" / name for name in ("config.json", "environment.json")]
