@@ -144,6 +144,31 @@ def test_a_model_whose_copy_leans_on_it_is_refused(used: bool, words: str, tmp_p
         robattr.harden(net, bars(), out=tmp_path / "h", **QUICK)
 
 
+class _OwnRelu(torch.autograd.Function):
+    """A ReLU that autograd refuses to differentiate twice."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g: torch.Tensor) -> torch.Tensor:
+        return g * (ctx.saved_tensors[0] > 0)
+
+
+class OnceOnly(Plain):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(_OwnRelu.apply(self.stem(x)).flatten(1))
+
+
+def test_a_model_without_a_second_derivative_is_refused_where_it_needs_one(tmp_path) -> None:
+    with pytest.raises(UnsupportedModel, match="differentiated twice, got one that cannot"):
+        robattr.harden(OnceOnly(), bars(), objective="ig-norm", out=tmp_path / "h", **QUICK)
+    assert not (tmp_path / "h").exists()
+
+
 def test_the_preprocessing_stands_beside_the_weights_and_the_run_is_read_as_ever(plain: nn.Module, tmp_path) -> None:
     call = {"objective": "natural", "out": tmp_path / "h", **QUICK}
     found = robattr.harden(plain, bars(), preprocessing={"mean": 0.25, "std": 0.5}, **call)

@@ -12,13 +12,14 @@ from typing import Any
 from torch import nn
 
 from robattr.auditing.audit import input_channels, inside, own_classes
+from robattr.auditing.checks import REPLACE, second_derivatives
 from robattr.auditing.cost import chunk_that_fits
 from robattr.auditing.material import Data, chosen, material
 from robattr.auditing.record import Watch, measure, record, silent
 from robattr.auditing.settings import Settings
 from robattr.auditing.subject import BatchNorm, Preprocessing, Subject, check_copy, plain, subject
 from robattr.data import Dataset
-from robattr.errors import InvalidInput
+from robattr.errors import InvalidInput, UnsupportedModel
 from robattr.evaluate.intervals import Comparison
 from robattr.evaluate.maps import Saliency
 from robattr.evaluate.summary import compare
@@ -33,6 +34,7 @@ from robattr.train.directory import RunDirectory, read_config
 from robattr.train.distributed import join
 from robattr.train.loop import Outcome, train
 from robattr.train.run import Objective, Run
+from robattr.train.step import has_ig
 
 CALLED = "robattr.harden(model, data, ...)  # in Python, with the settings listed above"
 WEIGHTS = {"ig-norm": 1.0, "ig-sum-norm": 0.1}  # the paper's λ and β
@@ -137,6 +139,8 @@ def harden(
         skipped = inside(given.skipped, data)
         config = {"name": "Before", "method": "before", "training": still, "notes": notes, "skipped": skipped}
         tuned.eval()
+        if has_ig(run.objective(given.bounds)):
+            _check_derivatives(tuned, given)
         before = record(
             tuned, given, audited, place / "before", config=config, world=world, command=command or CALLED, watch=watch
         )
@@ -183,6 +187,17 @@ def _run(
     if isinstance(objective, str):
         return run
     return Given(**_shallow(run), given=objective)
+
+
+def _check_derivatives(tuned: Subject, data: Dataset) -> None:
+    """Refuse a model with a layer that cannot be differentiated twice, before an audit is spent on it."""
+    split, place = data.train, tuned.mean.device
+    try:
+        second_derivatives(tuned, data.pixels(split.images[:1]).to(place), split.labels[:1].to(place), data.bounds)
+    except RuntimeError as cause:
+        raise UnsupportedModel(
+            f"expected a model that can be differentiated twice, got one that cannot ({cause}): {REPLACE}"
+        ) from cause
 
 
 def _tell(tuned: Subject, folder: Path) -> None:
