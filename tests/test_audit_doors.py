@@ -61,6 +61,8 @@ def test_captum_names_are_checked(plain: nn.Module) -> None:
     x, y = bars(2)
     with pytest.raises(UnsupportedModel, match="no hooks here"):
         saliency(captum_map("InputXGradient"), nn.Sequential(nn.Flatten(), _Fails()), x, y)
+    with pytest.raises(UnsupportedModel, match=r"captum:LRP fails on this model: .*Flatten"):
+        saliency(captum_map("LRP"), nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), x, y)
     assert [m.name for m in maps("ig, captum:Saliency", points=5)] == ["ig", "captum-Saliency"]
     assert maps("ig", points=5)[0].nodes == 5
     with pytest.raises(InvalidInput, match="name of a map"):

@@ -117,6 +117,40 @@ def test_nothing_is_said_to_hold_by_a_measurement_that_doubts_itself() -> None:
     assert verdict(run(evaluation("strict", "ig", 0.3, alarms=["gradients are masked"]))).level == "fragile"
 
 
+@pytest.mark.parametrize("topk", [0.6, 0.9])
+@pytest.mark.parametrize(
+    ("protocol", "more", "doubt", "remedy"),
+    [
+        ("strict", {"alarms": ["gradients are masked"]}, "gradients are masked", "holds against itself"),
+        ("strict", {"noise": 0.3}, "random noise of the same ε keeps less of the map (30%)", "more --steps"),
+        ("paper", {"never_kept": 0.4}, "40% of the attacked examples count as unmoved", "strict protocol, where"),
+    ],
+)
+def test_doubts_forbid_to_say_that_the_maps_hold_even_in_part(
+    topk: float, protocol: str, more: dict[str, Any], doubt: str, remedy: str
+) -> None:
+    found = verdict(run(evaluation(protocol, "ig", topk, **more)))
+    assert found.level == "unclear"
+    assert "before its measurement's doubts are settled" in found.headline
+    assert len(found.doubts) == 1
+    assert found.doubts[0].startswith(doubt)
+    assert remedy in found.next_steps[0]
+    assert not any("robattr harden" in step or "retraining" in step for step in found.next_steps)
+    assert verdict(run(evaluation(protocol, "ig", 0.2, **{"noise": 0.05, **more}))).level == "fragile"
+    beside = run(evaluation(protocol, "ig", 0.2), evaluation(protocol, "sg", topk, **more))
+    assert "they are not judged" in "\n".join(verdict(beside).findings)
+    assert "holds best" not in "\n".join(verdict(beside).next_steps)
+
+
+def test_small_reservations_are_no_doubts() -> None:
+    for protocol, more in (
+        ("paper", {"never_kept": 0.05}),
+        ("strict", {"never_kept": 0.4}),
+        ("strict", {"noise": 0.55}),
+    ):
+        assert verdict(run(evaluation(protocol, "ig", 0.6, **more))).level == "partly"
+
+
 @pytest.mark.parametrize(
     ("topk", "noise", "said"),
     [

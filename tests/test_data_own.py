@@ -201,6 +201,26 @@ def test_given_splits_are_kept(folder: Path, tmp_path: Path) -> None:
         data.from_folder(top, size=8)
 
 
+@pytest.mark.parametrize("name", ["validation", "val", "valid"])
+def test_a_validation_folder_makes_splits_with_or_without_a_test_folder(name: str, tmp_path: Path) -> None:
+    for split, each in (("train", 10), (name, 3)):
+        for label, kind in enumerate(("cat", "dog")):
+            (tmp_path / split / kind).mkdir(parents=True)
+            for number in range(each):
+                Image.new("L", (8, 8), 100 * label).save(tmp_path / split / kind / f"{number}.png")
+    dataset = data.from_folder(tmp_path, size=8)
+    assert dataset.classes == ("cat", "dog")
+    assert sizes(dataset) == [18, 6, 2]
+    assert sizes(data.from_folder(tmp_path, size=8, test=0.0)) == [20, 6, 0]
+    (tmp_path / "test" / "dog").mkdir(parents=True)
+    Image.new("L", (8, 8), 100).save(tmp_path / "test" / "dog" / "t.png")
+    assert sizes(data.from_folder(tmp_path, size=8)) == [20, 6, 1]
+    other = "val" if name != "val" else "valid"
+    (tmp_path / other).mkdir()
+    with pytest.raises(DataError, match="expected one validation folder"):
+        data.from_folder(tmp_path, size=8)
+
+
 def test_unfit_folders_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such folder"):
         data.from_folder(tmp_path / "nothing", size=8)

@@ -33,6 +33,13 @@ class Layer(nn.Module):
         return self.how(self.linear, x)
 
 
+class Layer255(nn.Module):
+    """Scales bytes to [0, 1]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / 255
+
+
 class _Once(torch.autograd.Function):
     """Differentiable once only."""
 
@@ -43,6 +50,20 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g: Tensor) -> Tensor:
         raise RuntimeError("this layer has no derivative of any use")
+
+
+class _OwnRelu(torch.autograd.Function):
+    """A ReLU whose derivative autograd refuses to differentiate, but only where a backward pass comes by."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g: Tensor) -> Tensor:
+        return g * (ctx.saved_tensors[0] > 0)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +106,7 @@ def test_healthy_networks_pass(name: str) -> None:
         (lambda f, x: f(x.detach()), "derivatives", "exactly 0"),
         (lambda f, x: f(x.round()), "derivatives", "exactly 0"),
         (lambda f, x: f(_Once.apply(x)), "derivatives", "second derivative"),
+        (lambda f, x: _OwnRelu.apply(f(x)) + f(x), "derivatives", "once_differentiable"),
         (lambda f, x: f((x - x).sqrt() + x), "derivatives", "NaN"),
     ],
 )
@@ -143,6 +165,17 @@ def test_data_are_held_against_bounds_labels_and_preprocessing() -> None:
     bare = robattr.doctor(net, (255 * x, y), bounds=(0.0, 255.0))
     assert levels(bare)["preprocessing"] == "warn"
     assert robattr.doctor(taught(Attentive(), x, y), (x, y)).healthy
+
+
+def test_a_dataset_is_held_against_its_own_bounds() -> None:
+    x, y = bars()
+    net = nn.Sequential(Layer255(), taught(Plain(), x, y))
+    own = robattr.data.from_tensors(255 * x, y, bounds=(0.0, 255.0))
+    found = robattr.doctor(net, own)
+    assert found.healthy, str(found)
+    assert "the bounds are 0 to 255" in finding(found, "range").finding
+    said = finding(robattr.doctor(net, own, bounds=(-300.0, 300.0)), "input")
+    assert (said.level, "leave bounds out" in said.finding) == ("fail", True)
 
 
 def test_the_cost_grows_with_the_plan_and_memory_decides_the_chunk(monkeypatch) -> None:

@@ -14,9 +14,12 @@ import robattr
 from audit_fixtures import Plain, bars, taught
 from robattr.auditing import subject
 from robattr.auditing.harden import Given
-from robattr.errors import CheckpointError, InvalidInput
+from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel
 from robattr.models import load_weights
+from robattr.report.runs import read_run
+from robattr.train.directory import RunDirectory, read_config
 from robattr.train.run import Run
+from robattr.train.settings import change
 
 QUICK = {
     "eps": 0.05, "steps": 3, "batch": 6, "lr": 1e-2, "audit_steps": 2, "points": 3, "examples": 6, "held_out": 0.2,
@@ -62,7 +65,7 @@ def test_hardening_from_end_to_end(plain: nn.Module, tmp_path) -> None:
     with pytest.raises(CheckpointError, match="another configuration"):
         robattr.harden(plain, bars(), **{**call, "lr": 0.5})
     for other in ({"batch_norm": "train"}, {"freeze": []}):
-        with pytest.raises(CheckpointError, match="training"):
+        with pytest.raises(CheckpointError, match=r"\(training\): choose another folder with -o$"):
             robattr.harden(plain, bars(), **{**call, **other})
 
 
@@ -118,6 +121,65 @@ def test_freezing_is_exact_and_checked(plain: nn.Module) -> None:
             subject(plain, copy=True)[0].freeze(**wrong)
     with pytest.raises(InvalidInput, match="did you mean 'head'"):
         made.freeze(batch_norm="train", layers=["heads"])
+
+
+class Leaning(Plain):
+    """Keeps what a layer returned by a hook, on the module that its closure holds: a copy writes to the original."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem.register_forward_hook(lambda _module, _inputs, out: setattr(self, "seen", out.mean((1, 2, 3))))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + self.seen[:, None]
+
+
+@pytest.mark.parametrize(("used", "words"), [(False, "copy fails"), (True, "copy answers differently")])
+def test_a_model_whose_copy_leans_on_it_is_refused(used: bool, words: str, tmp_path) -> None:
+    net = Leaning().eval()
+    if used:
+        with torch.no_grad():  # what is seen then is copied along
+            net(torch.zeros(1, 1, 8, 8))
+    with pytest.raises(UnsupportedModel, match=words):
+        robattr.harden(net, bars(), out=tmp_path / "h", **QUICK)
+
+
+class _OwnRelu(torch.autograd.Function):
+    """A ReLU that autograd refuses to differentiate twice."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g: torch.Tensor) -> torch.Tensor:
+        return g * (ctx.saved_tensors[0] > 0)
+
+
+class OnceOnly(Plain):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(_OwnRelu.apply(self.stem(x)).flatten(1))
+
+
+def test_a_model_without_a_second_derivative_is_refused_where_it_needs_one(tmp_path) -> None:
+    with pytest.raises(UnsupportedModel, match="differentiated twice, got one that cannot"):
+        robattr.harden(OnceOnly(), bars(), objective="ig-norm", out=tmp_path / "h", **QUICK)
+    assert not (tmp_path / "h").exists()
+
+
+def test_the_preprocessing_stands_beside_the_weights_and_the_run_is_read_as_ever(plain: nn.Module, tmp_path) -> None:
+    call = {"objective": "natural", "out": tmp_path / "h", **QUICK}
+    found = robattr.harden(plain, bars(), preprocessing={"mean": 0.25, "std": 0.5}, **call)
+    here = tmp_path / "h" / "hardened"
+    assert json.loads((here / "preprocessing.json").read_text()) == {"mean": [0.25], "std": [0.5]}
+    assert change(Run(), read_config(RunDirectory(here))).method == "natural"
+    assert read_run(here).method == "natural"
+    again = robattr.harden(plain, bars(), preprocessing={"mean": 0.25, "std": 0.5}, **call)
+    assert again.after == found.after
+    robattr.harden(plain, bars(), **{**call, "out": tmp_path / "bare"})
+    assert not (tmp_path / "bare" / "hardened" / "preprocessing.json").exists()
 
 
 def test_mistakes_are_refused(plain: nn.Module, tmp_path) -> None:

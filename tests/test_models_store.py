@@ -8,6 +8,7 @@ import os
 import pickle
 import struct
 import sys
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -252,6 +253,13 @@ def test_torch_files_of_tensors(wrap, suffix: str, tmp_path: Path) -> None:
     target = small_cnn()
     assert load_weights(target, path) is target
     assert same(target, net)
+
+
+@pytest.mark.parametrize("before", ["", "module.", "_orig_mod.", "_orig_mod.module."])
+def test_a_module_with_a_child_called_module_is_told_from_a_wrapped_one(before: str, tmp_path: Path) -> None:
+    net, target = (nn.Sequential(OrderedDict(module=nn.Sequential(OrderedDict(module=nn.Linear(3, 2))))) for _ in "ab")
+    torch.save({f"{before}{name}": value for name, value in net.state_dict().items()}, tmp_path / "w.pt")
+    assert same(load_weights(target, tmp_path / "w.pt"), net)
 
 
 def test_weights_are_cast_to_the_modules_precision(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from robattr.formula.sizes import l1
 from robattr.models.smooth import TWINS, smooth
 
 AUDITED = 100  # examples of an audit whose time is told
+REPLACE = "replace the layer that has no second derivative (custom autograd function, activation checkpointing)"
 LONG = 3600.0  # seconds after which a smaller audit is advised
 
 
@@ -122,33 +123,42 @@ def operations(p: Patient) -> list[Check]:
 def gradients(p: Patient) -> list[Check]:
     """The first derivative must not vanish, and the gradient of ‖IG(x, x')‖₁ in x' and in θ must exist."""
     x, y = p.x[:1], p.labels[:1]
-    low, high = p.bounds
-    x1 = (x + 0.01 * (high - low)).clamp(low, high)
-    change = l1 @ IG(rule=midpoint(2))
-    parameters = [q for q in p.subject.parameters() if q.requires_grad]
     try:
         with second_order(p.subject):
-            net = bind(p.subject)
-            first, _ = slope_of(lambda z: logit(net.detach(), z, y))(x)
-            if not bool(first.any()):
-                said = "the logit does not depend on the input: its gradient is exactly 0"
-                remedy = "look for integer casts, argmax, detach() or no_grad() in forward()"
-                return [Check("derivatives", "fail", said, remedy)]
-            upward, _ = slope_of(lambda z: change(net.detach(), x, z, y))(x1)
-            with torch.enable_grad():
-                value = change(net, x, x1, y).sum()
-                inner = torch.autograd.grad(value, parameters, allow_unused=True) if parameters else ()
+            net = bind(p.subject).detach()
+            first, _ = slope_of(lambda z: logit(net, z, y))(x)
+        if not bool(first.any()):
+            said = "the logit does not depend on the input: its gradient is exactly 0"
+            remedy = "look for integer casts, argmax, detach() or no_grad() in forward()"
+            return [Check("derivatives", "fail", said, remedy)]
+        upward, inner = second_derivatives(p.subject, x, y, p.bounds)
     except Exception as cause:  # whatever an unknown layer raises is the finding
-        remedy = "replace the layer that has no second derivative (custom autograd function, activation checkpointing)"
         reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
-        return [Check("derivatives", "fail", f"the second derivative cannot be computed: {reason}", remedy)]
-    tensors = [first, upward, *(g for g in inner if g is not None)]
+        return [Check("derivatives", "fail", f"the second derivative cannot be computed: {reason}", REPLACE)]
+    tensors = [first, upward, *inner]
     if not all(bool(t.isfinite().all()) for t in tensors):
         remedy = "look for sqrt or division at 0, and for half precision inside forward()"
         return [Check("derivatives", "fail", "a derivative is NaN or infinite", remedy)]
-    if all(g is None for g in inner):
+    if not inner:
         return [Check("derivatives", "warn", "no parameter takes part", "unfreeze some before you harden")]
     return [Check("derivatives", "ok", "first and second derivatives exist, in the input and in the weights")]
+
+
+def second_derivatives(
+    model: nn.Module, x: Tensor, y: Tensor, bounds: tuple[float, float]
+) -> tuple[Tensor, list[Tensor]]:
+    """The gradients of ‖IG(x, x')‖₁ in x' and in every parameter that takes part; raises what the model's layers do."""
+    low, high = bounds
+    x1 = (x + 0.01 * (high - low)).clamp(low, high)
+    change = l1 @ IG(rule=midpoint(2))
+    with second_order(model):
+        net = bind(model)
+        copies = {name: q.detach().clone().requires_grad_(q.requires_grad) for name, q in net.parameters.items()}
+        upward, _ = slope_of(lambda z: change(net.detach(), x, z, y))(x1)
+        with torch.enable_grad():
+            # Through the whole graph: autograd.grad passes over nodes that would raise but lead to no parameter.
+            change(net.with_parameters(copies), x, x1.requires_grad_(), y).sum().backward()
+    return upward, [q.grad for q in copies.values() if q.grad is not None]
 
 
 def activations(p: Patient) -> list[Check]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from robattr.auditing import checks
 from robattr.auditing.audit import READ, input_channels, own_classes
-from robattr.auditing.material import Data, chosen, material
+from robattr.auditing.material import Bounds, Data, chosen, material
 from robattr.auditing.patient import Check, Patient, Plan
 from robattr.auditing.subject import Preprocessing, subject
 from robattr.errors import InvalidInput, RobattrError
@@ -55,7 +55,7 @@ def doctor(
 ) -> Diagnosis:
     """Check `model`, on a few examples of `data` or else on random inputs of `shape` (C, H, W) or (features,).
 
-    `plan` is the training step whose memory and time are estimated.
+    A `Dataset` is held against its own bounds. `plan` is the training step whose memory and time are estimated.
     """
     place = choose_device(device)
     try:
@@ -63,7 +63,7 @@ def doctor(
     except RobattrError as cause:
         return Diagnosis((Check("form", "fail", str(cause), "mend this first; the other checks need it"),))
     try:
-        x, y = _probe(
+        x, y, bounds = _probe(
             ready, data, bounds=bounds, shape=shape, size=size, channels=channels or input_channels(model),
             classes=classes or (own_classes(model, data) if data is not None else None),
         )  # fmt: skip
@@ -100,18 +100,18 @@ def _probe(
     size: int | None,
     channels: int,
     classes: Sequence[str] | None,
-) -> tuple[Tensor, Tensor | None]:
-    """A few examples: the user's, else random ones."""
+) -> tuple[Tensor, Tensor | None, Bounds]:
+    """A few examples and their range: the user's, else random ones."""
     if data is not None:
-        given = material(data, bounds=bounds, size=size, channels=channels, classes=classes, limit=READ)
+        given = material(data, bounds=bounds, size=size, channels=channels, classes=classes, limit=READ, checked=False)
         x, y, _ = chosen(given, PROBED)
-        return x, y
+        return x, y, given.bounds
     for candidate in [tuple(shape)] if shape is not None else _shapes(model, channels):
         low, high = bounds
         noise = torch.rand((4, *candidate), generator=torch.Generator().manual_seed(0))
         x = low + (high - low) * noise
         if shape is not None or _takes(model, x):
-            return x, None
+            return x, None, bounds
     raise InvalidInput("which input the model takes could not be guessed: give a shape, such as 3,224,224, or data")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -11,13 +12,14 @@ from typing import Any
 from torch import nn
 
 from robattr.auditing.audit import input_channels, inside, own_classes
+from robattr.auditing.checks import REPLACE, second_derivatives
 from robattr.auditing.cost import chunk_that_fits
 from robattr.auditing.material import Data, chosen, material
 from robattr.auditing.record import Watch, measure, record, silent
 from robattr.auditing.settings import Settings
-from robattr.auditing.subject import BatchNorm, Preprocessing, Subject, plain, subject
+from robattr.auditing.subject import BatchNorm, Preprocessing, Subject, check_copy, plain, subject
 from robattr.data import Dataset
-from robattr.errors import InvalidInput
+from robattr.errors import InvalidInput, UnsupportedModel
 from robattr.evaluate.intervals import Comparison
 from robattr.evaluate.maps import Saliency
 from robattr.evaluate.summary import compare
@@ -27,13 +29,16 @@ from robattr.report.runs import Run as Audited
 from robattr.report.sections import Section
 from robattr.report.verdict import Verdict, sternest, verdict
 from robattr.train import settings as keys
+from robattr.train.checkpoint import write_atomically
 from robattr.train.directory import RunDirectory, read_config
 from robattr.train.distributed import join
 from robattr.train.loop import Outcome, train
 from robattr.train.run import Objective, Run
+from robattr.train.step import has_ig
 
 CALLED = "robattr.harden(model, data, ...)  # in Python, with the settings listed above"
 WEIGHTS = {"ig-norm": 1.0, "ig-sum-norm": 0.1}  # the paper's λ and β
+PREPROCESSING = "preprocessing.json"  # beside the weights: the mean and std, if any, that they were hardened behind
 TITLES = {"nat_acc": "Nat Acc.", "adv_acc": "Adv Acc.", "topk": "TopK Inter.", "kendall": "Rank Corr."}
 
 
@@ -109,7 +114,8 @@ def harden(
     changes      any further keys of `robattr.train.Run`, such as dict(weight=0.5, attack_steps=10)
     held_out     share of each class kept for validation, and as much for the audits, where the data have no splits
 
-    The weights are left in hardened/model.safetensors: `robattr.models.load_weights(your_module, file)`.
+    The weights are left in hardened/model.safetensors: `robattr.models.load_weights(your_module, file)`; the
+    preprocessing, which is no part of them, in hardened/preprocessing.json.
     """
     place = Path(out)
     given = material(
@@ -127,11 +133,14 @@ def harden(
     run = _run(objective, given, audited, steps=steps, batch=batch, lr=lr, seed=seed, changes=dict(changes or {}))
     with join(device) as world:
         tuned, notes = subject(model, preprocessing=preprocessing, device=world.device, copy=True)
+        check_copy(model, tuned, given.pixels(given.train.images[:2]))
         tuned.freeze(batch_norm=batch_norm, layers=freeze)
         still = {"batch_norm": batch_norm, "freeze": sorted(freeze)}
         skipped = inside(given.skipped, data)
         config = {"name": "Before", "method": "before", "training": still, "notes": notes, "skipped": skipped}
         tuned.eval()
+        if has_ig(run.objective(given.bounds)):
+            _check_derivatives(tuned, given)
         before = record(
             tuned, given, audited, place / "before", config=config, world=world, command=command or CALLED, watch=watch
         )
@@ -140,6 +149,8 @@ def harden(
             begun = RunDirectory(place / "hardened")  # what was begun continues as it was, on whatever machine
             fits = read_config(begun).get("chunk") if begun.config.exists() else fits
             run = replace(run, chunk=chunk or run.chunk or fits)
+        if world.leads and tuned.preprocessed:
+            _tell(tuned, place / "hardened")
         outcome = train(run, place / "hardened", dataset=given, model=tuned, device=device, resume=True)
         if not outcome.finished:
             return Hardened(_as_it_was(tuned, model), outcome, verdict(before), None, {}, None)
@@ -176,6 +187,24 @@ def _run(
     if isinstance(objective, str):
         return run
     return Given(**_shallow(run), given=objective)
+
+
+def _check_derivatives(tuned: Subject, data: Dataset) -> None:
+    """Refuse a model with a layer that cannot be differentiated twice, before an audit is spent on it."""
+    split, place = data.train, tuned.mean.device
+    try:
+        second_derivatives(tuned, data.pixels(split.images[:1]).to(place), split.labels[:1].to(place), data.bounds)
+    except RuntimeError as cause:
+        raise UnsupportedModel(
+            f"expected a model that can be differentiated twice, got one that cannot ({cause}): {REPLACE}"
+        ) from cause
+
+
+def _tell(tuned: Subject, folder: Path) -> None:
+    """Write the preprocessing beside the weights: config.json holds the keys of a run alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    told = {"mean": tuned.mean.tolist(), "std": tuned.std.tolist()}
+    write_atomically(folder / PREPROCESSING, (json.dumps(told, indent=2) + "\n").encode())
 
 
 def _shallow(run: Run) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def captum_map(method: str, *, guide: Saliency | None = None) -> Saliency:
             torch.manual_seed(0)  # a method that samples must be a function of x, or its noise counts as fragility
             try:
                 found: Tensor = make(model).attribute(inputs, target=y)
-            except (RuntimeError, AssertionError, AttributeError) as cause:
+            except (RuntimeError, AssertionError, AttributeError, TypeError) as cause:
                 raise UnsupportedModel(
                     f"captum:{method} fails on this model: {cause}. Methods with hooks refuse in-place and reused "
                     "activations; captum:Saliency and captum:IntegratedGradients need no hooks"

@@ -22,7 +22,7 @@ from robattr import data as datasets
 from robattr._extras import need
 from robattr._text import printable
 from robattr.data import Dataset, Split
-from robattr.data.image_folder import SUFFIXES
+from robattr.data.image_folder import image_files
 from robattr.data.own import partition
 from robattr.errors import DataError, InvalidInput, nearest
 from robattr.formula.neighbourhoods import check_bounds
@@ -31,35 +31,38 @@ Data: TypeAlias = str | Path | Dataset | tuple[Any, Any] | Iterable[Any]
 """A folder of class folders, a dataset's name, a `Dataset`, a pair (x, y), or a torch dataset of such pairs."""
 
 Bounds: TypeAlias = tuple[float, float]
+UNIT: Bounds = (0.0, 1.0)  # what bounds are where nobody gave any
 
 
 def material(
     data: Data,
     *,
-    bounds: Bounds = (0.0, 1.0),
+    bounds: Bounds = UNIT,
     size: int | None = None,
     channels: int = 3,
     classes: Sequence[str] | None = None,
     held_out: float = 0.0,
     limit: int | None = None,
     seed: int = 0,
+    checked: bool = True,
 ) -> Dataset:
     """The user's data as a `Dataset`.
 
+    bounds     their range; a `Dataset` and a dataset by name have their own, which other ones may not contradict
     size       side to which a folder's images are resized; None: their own, where all have one square size
     channels   of a folder's images, 1 or 3
     classes    the names of the model's outputs, in their order; a folder's class folders are looked up in it
     held_out   share of each class set apart for validation, and as much for the test, where there are no such splits
-
     limit      at most so many of a folder's images are read: an audit of 100 need not decode 50,000
+    checked    refuse tensors outside the bounds; the doctor looks at them all the same, to say more
 
     Images that cannot be read are skipped and listed in `skipped`.
     """
     if isinstance(data, Dataset):
-        return data
+        return _bounded(data, bounds)
     if isinstance(data, str | Path):
         if str(data) in datasets.names() and not Path(data).exists():
-            return datasets.load(str(data))
+            return _bounded(datasets.load(str(data)), bounds)
         if not Path(data).expanduser().is_dir():
             known = nearest(str(data), datasets.names())
             raise DataError(f"{data} is neither a folder of class folders of images nor a dataset: {known}")
@@ -81,7 +84,7 @@ def material(
         name = f"folder {found.name}" if found.name in datasets.names() else printable(found.name)
         return replace(found, name=name, classes=tuple(map(printable, found.classes)))
     if isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(part, "shape") for part in data):
-        return _of_tensors(*data, bounds=bounds, classes=classes, held_out=held_out, seed=seed)
+        return _of_tensors(*data, bounds=bounds, classes=classes, held_out=held_out, seed=seed, checked=checked)
     return datasets.from_dataset(data, bounds=bounds, classes=classes, validation=held_out, test=held_out, seed=seed)
 
 
@@ -89,13 +92,12 @@ def common_size(folder: Path) -> int:
     """The side of a folder's images where all are squares of one size; otherwise the user must choose."""
     pillow: Any = need("PIL.Image", extra="data")
     sizes: Counter[tuple[int, int]] = Counter()
-    for file in sorted(folder.expanduser().rglob("*")):
-        if file.suffix.lower() in SUFFIXES:
-            try:
-                with pillow.open(file) as picture:
-                    sizes[picture.size] += 1
-            except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError):
-                continue
+    for file in image_files(folder.expanduser()):
+        try:
+            with pillow.open(file) as picture:
+                sizes[picture.size] += 1
+        except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError):
+            continue
     if not sizes:
         raise DataError(f"expected a folder of class folders of images, found no readable image in {folder}")
     (width, height), _ = sizes.most_common(1)[0]
@@ -106,11 +108,12 @@ def common_size(folder: Path) -> int:
 
 
 def chosen(data: Dataset, n: int | None, *, seed: int = 0) -> tuple[Tensor, Tensor, list[int]]:
-    """x, y and ids of n examples drawn from the test split (from all, where nothing was set apart), by rising position.
+    """x, y and ids of n examples drawn from the test split, by rising position.
 
-    A folder is sorted by class: its first n images would be of one class.
+    Where there is none they are drawn from the validation split, and where nothing was set apart from all. A folder is
+    sorted by class: its first n images would be of one class.
     """
-    split = data.test if len(data.test) else data.train
+    split = next((part for part in (data.test, data.validation) if len(part)), data.train)
     if n is not None and n < len(split):
         order = torch.randperm(len(split), generator=torch.Generator().manual_seed(seed))
         split = split.take(order[:n].sort().values)
@@ -126,8 +129,18 @@ def digest(x: Tensor, y: Tensor) -> str:
     return found.hexdigest()[:16]
 
 
+def _bounded(data: Dataset, bounds: Bounds) -> Dataset:
+    """The dataset as it is, where nobody gave bounds other than its own."""
+    if tuple(bounds) not in (UNIT, tuple(data.bounds)):
+        raise InvalidInput(
+            f"expected the bounds of the dataset {data.name}, {tuple(data.bounds)}, got {tuple(bounds)}: leave bounds "
+            "out, or give the dataset others (dataclasses.replace(data, bounds=…))"
+        )
+    return data
+
+
 def _of_tensors(
-    x: Any, y: Any, *, bounds: Bounds, classes: Sequence[str] | None, held_out: float, seed: int
+    x: Any, y: Any, *, bounds: Bounds, classes: Sequence[str] | None, held_out: float, seed: int, checked: bool
 ) -> Dataset:
     inputs, labels = torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x).cpu(), torch.as_tensor(y).cpu()
     low, high = bounds
@@ -140,7 +153,8 @@ def _of_tensors(
         )
     if not inputs.isfinite().all():
         raise InvalidInput("expected finite inputs, got NaN or infinite values: take those examples out")
-    check_bounds(inputs, bounds)
+    if checked:
+        check_bounds(inputs, bounds)
     if labels.shape != (len(inputs),) or labels.is_floating_point():
         raise InvalidInput(f"expected {len(inputs)} whole-number labels, got {tuple(labels.shape)} of {labels.dtype}")
     whole = Split(inputs.float(), labels.long(), torch.arange(len(labels)))

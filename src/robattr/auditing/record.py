@@ -99,9 +99,11 @@ def measure(
 
 def _claim(here: RunDirectory, config: Mapping[str, Any], world: World, *, command: str | None, fresh: bool) -> None:
     """Write down what is audited, or see that an earlier audit in this place was of the same."""
+    page = config.get("method") == "audit"  # harden has a folder instead, of which nothing is begun anew
+    elsewhere = f"choose another {'page' if page else 'folder'} with -o"
     foreign = here.path.exists() and not (here.path.is_dir() and (here.config.exists() or not any(here.path.iterdir())))
     if foreign:
-        raise CheckpointError(f"{here.path} exists and is not an audit: choose another page name with -o")
+        raise CheckpointError(f"{here.path} exists and is not an audit: {elsewhere}")
     here.path.mkdir(parents=True, exist_ok=True)
     with locked(here.path):
         begun = any((here.path / "records").glob("*"))  # else a mistake was refused, and nothing is lost
@@ -109,8 +111,8 @@ def _claim(here: RunDirectory, config: Mapping[str, Any], world: World, *, comma
         odd = [key for key in DECISIVE if was and was.get(key) != config.get(key)]
         if odd and not fresh:
             raise CheckpointError(
-                f"{here.path} holds an audit of other data or settings ({', '.join(odd)}): choose another page with "
-                "-o, or begin anew with --fresh"
+                f"{here.path} holds an audit of other data or settings ({', '.join(odd)}): {elsewhere}"
+                + (", or begin anew with --fresh" if page else "")
             )
         for stale in (here.path / "records").glob("*") if fresh else ():
             stale.unlink()

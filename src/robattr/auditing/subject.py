@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from robattr.errors import InvalidInput, UnsupportedModel, nearest
+from robattr.formula.network import second_order
 
 BatchNorm = Literal["frozen", "train"]
 
@@ -177,6 +178,43 @@ def _copied(module: nn.Module) -> nn.Module:
         raise UnsupportedModel(
             f"the model cannot be copied ({cause}): give it in float32, on the right device, without SyncBatchNorm"
         ) from cause
+
+
+def check_copy(model: nn.Module, copied: Subject, x: Tensor) -> None:
+    """Refuse a copy that does not answer at x as `model` does: it leans on the original, by a closure for instance."""
+    z = copied.normalise(x.to(copied.mean))
+    wanted, found = _answer(plain(model)[0], z), _answer(copied.module, z)
+    if isinstance(wanted, Exception):  # the model itself does not take x: whoever runs it says so
+        return
+    if isinstance(found, Exception):
+        fault = f"fails ({type(found).__name__}: {found})"
+    elif not _alike(wanted, found):
+        fault = "answers differently"
+    else:
+        return
+    raise UnsupportedModel(
+        f"expected a model that can be copied, got one whose copy {fault}: let hooks write to the module they are "
+        "called with, not to one that a closure holds"
+    )
+
+
+def _answer(module: nn.Module, z: Tensor) -> Tensor | Exception:
+    """The logits at z, or what the module raised."""
+    like = next(module.parameters(), z)
+    try:
+        with second_order(module), torch.no_grad(), torch.random.fork_rng([like.device] if like.is_cuda else []):
+            torch.manual_seed(0)
+            return logits(module(z.to(like)))
+    except Exception as cause:  # an unknown module may fail in any way
+        return cause
+
+
+def _alike(wanted: Tensor, found: Tensor) -> bool:
+    slack = 1e-3 if wanted.dtype in (torch.float32, torch.float64) else 0.1  # of the largest logit
+    near = float(slack * found.abs().max())
+    return wanted.shape == found.shape and torch.allclose(
+        wanted.to(found), found, rtol=slack, atol=near, equal_nan=True
+    )
 
 
 def _without_sync(module: nn.Module) -> nn.Module:

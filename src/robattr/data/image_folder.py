@@ -16,6 +16,7 @@ from robattr.data.dataset import Dataset, Split
 from robattr.data.own import partition
 from robattr.errors import DataError, InvalidInput
 
+SPLITS = {"validation": ("validation", "val", "valid"), "test": ("test",)}  # beside train/: the names each may have
 SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 
 
@@ -30,8 +31,9 @@ def from_folder(
     seed: int = 0,
     limit: int | None = None,
 ) -> Dataset:
-    """A dataset of a folder whose subfolders are the classes, or which has train/ and test/ (and validation/) of such.
+    """A dataset of a folder whose subfolders are the classes, or which has train/ and test/ or validation/ of such.
 
+    The validation folder may be called val/ or valid/ too; a folder train/ beside none of them is a class.
     Images are turned as their EXIF says, converted to 8-bit RGB (`channels=1`: grey) and resized to size × size by
     Lanczos, aspect ignored. Labels follow the sorted names of the class folders, ids the sorted paths. What is
     not given as a folder is split off the training images: of every class the shares `validation` and `test`,
@@ -46,20 +48,19 @@ def from_folder(
         raise InvalidInput(f"expected 1 or 3 channels and a size >= 1, got {channels} and {size}")
     mode = "L" if channels == 1 else "RGB"
     skipped: list[str] = []
-    split_folders = {part: top / part for part in ("validation", "test") if (top / part).is_dir()}
-    is_split = (top / "train").is_dir() and "test" in split_folders
-    main = top / "train" if is_split else top
+    split_folders = _split_folders(top)
+    main = top / "train" if split_folders else top
     classes = tuple(child.name for child in _visible(main) if child.is_dir())
     if not classes:
         raise DataError(f"expected class folders in {main}, got none: put each class's images in a folder of its own")
     look = partial(_read, classes=classes, size=size, mode=mode, skipped=skipped, limit=limit, seed=seed)
     whole = look(main)
     empty = [name for label, name in enumerate(classes) if label not in whole.labels]
-    if empty and (limit is None or not all(_image_files(main / name) for name in empty)):
+    if empty and (limit is None or not all(image_files(main / name) for name in empty)):
         raise DataError(
             f"{main}: expected images in every class folder, got none that can be read in {', '.join(empty)}"
         )
-    given = {part: look(folder) for part, folder in split_folders.items() if is_split}
+    given = {part: look(folder) for part, folder in split_folders.items()}
     train, held, tested = partition(
         whole.labels,
         validation=0.0 if "validation" in given else validation,
@@ -82,6 +83,21 @@ def from_folder(
     )
 
 
+def _split_folders(top: Path) -> dict[str, Path]:
+    """The folders of the splits beside train/, by the split they hold; none where the folders are classes."""
+    if not (top / "train").is_dir():
+        return {}
+    found: dict[str, Path] = {}
+    for split, names in SPLITS.items():
+        there = [top / name for name in names if (top / name).is_dir()]
+        if len(there) > 1:
+            got = ", ".join(f"{folder.name}/" for folder in there)
+            raise DataError(f"{top}: expected one {split} folder beside train/, got {got}: move all but one away")
+        if there:
+            found[split] = there[0]
+    return found
+
+
 def _read(
     folder: Path,
     *,
@@ -98,7 +114,7 @@ def _read(
         raise DataError(
             f"{folder}: expected the classes of the training folder, got also {', '.join(foreign)}: rename them"
         )
-    files = [(label, file) for label, name in enumerate(classes) for file in _image_files(folder / name)]
+    files = [(label, file) for label, name in enumerate(classes) for file in image_files(folder / name)]
     if limit is not None and limit < len(files):
         drawn = torch.randperm(len(files), generator=torch.Generator().manual_seed(seed))[:limit]
         files = [files[at] for at in drawn.sort().values.tolist()]
@@ -119,11 +135,12 @@ def _visible(folder: Path) -> list[Path]:
     return sorted(child for child in folder.iterdir() if not child.name.startswith(".")) if folder.is_dir() else []
 
 
-def _image_files(folder: Path) -> list[Path]:
+def image_files(folder: Path) -> list[Path]:
+    """The images below a folder by their suffix, in the order of their paths, without hidden files and folders."""
     found = []
     for child in _visible(folder):
         if child.is_dir():
-            found += _image_files(child)
+            found += image_files(child)
         elif child.suffix.lower() in SUFFIXES:
             found.append(child)
     return found

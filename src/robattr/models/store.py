@@ -98,17 +98,14 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
 
     `path` is a safetensors file or a torch file (.pt, .pth, .bin, .ckpt) that holds tensors only: it is read with
     `weights_only=True`, so a file that carries code is refused, not run. A state dict nested under "state_dict" or
-    "model" is found, and the prefixes that DataParallel and torch.compile add are dropped. Values are cast to the
-    module's dtype and device.
+    "model" is found, and the prefixes that DataParallel, torch.compile and `robattr.harden` add are dropped, where the
+    names then fit better. Values are cast to the module's dtype and device.
     """
     source = Path(path)
     if not source.is_file():
         raise CheckpointError(f"no such weight file: {source}")
     tensors = _read(source) if source.suffix == ".safetensors" else _read_torch(source)
-    for prefix in PREFIXES:
-        named = all(name.startswith(prefix) for name in tensors)
-        if named and not any(name.startswith(prefix) for name in module.state_dict()):
-            tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+    tensors = _without_wrappers(tensors, module)
     _check(module, tensors, source)
     module.load_state_dict(tensors)
     return module
@@ -187,6 +184,19 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
     if not isinstance(read, dict) or not all(isinstance(value, Tensor) for value in read.values()):
         raise CheckpointError(f"expected a state dict (names to tensors) in {path}, got {type(read).__name__}")
     return read
+
+
+def _without_wrappers(tensors: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    """The tensors under the names that most of `module`'s are, with as many wrappers' prefixes dropped as that takes.
+
+    A module may have a child called "module" itself, so that its names begin like those of a wrapped one.
+    """
+    wanted = module.state_dict().keys()
+    readings = [tensors]
+    while prefix := next((p for p in PREFIXES if tensors and all(name.startswith(p) for name in tensors)), None):
+        tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+        readings.append(tensors)
+    return max(readings, key=lambda reading: len(wanted & reading.keys()))
 
 
 def _check(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -14,7 +14,8 @@ from robattr.report.runs import Evaluation, Run
 
 HOLDS, FRAGILE = 0.7, 0.5  # of the top-k intersection: the lower end above the first, the upper end below the second
 FEW = 10  # fewer scored examples than this carry no verdict, whatever their interval
-CLEARLY = 0.1  # noise that keeps so much more than the attack makes it one
+CLEARLY = 0.1  # a difference between noise and the attack, of the top-k intersection, that says something
+MANY = 0.1  # a share of examples, counted as unmoved because no attack step kept the answer, that carries a score
 WIDE = 0.15  # an interval wider than this settles little
 FLIMSY = 0.6  # an accuracy below this makes one doubt the labels or the preprocessing first
 
@@ -41,13 +42,14 @@ class Verdict:
 def verdict(run: Run) -> Verdict:
     """Judge the audited model by its sternest evaluation: the strict protocol where it was run, of the first map.
 
-    An attack that failed is no proof where the measurement has doubts about itself: then nothing is said to hold.
+    An attack that failed is no proof where the measurement has doubts about itself: then nothing is said to hold, not
+    even in part.
     """
     main = sternest(run)
     settings, topk = main.summary["settings"], column(main, "topk")
     level = judged(topk)
-    doubts = tuple(str(alarm) for alarm in main.summary.get("alarms") or ())
-    doubted = level == "holds" and bool(doubts)
+    doubts = doubts_of(main)
+    doubted = _doubted(level, doubts)
     k = int(settings["eval_k"])
     places = "most important place" if k == 1 else f"{k} most important places"
     what = f"{main.summary['map']} maps, {main.summary['protocol']} protocol"
@@ -78,6 +80,36 @@ def judged(topk: Mapping[str, Any]) -> Level:
     return "holds" if topk["low"] >= HOLDS else "fragile" if topk["high"] < FRAGILE else "partly"
 
 
+def doubts_of(e: Evaluation) -> tuple[str, ...]:
+    """What an evaluation holds against itself: its alarms, noise that outdoes the attack, scores nobody measured."""
+    return (*(str(alarm) for alarm in e.summary.get("alarms") or ()), *(said for said, _ in _reservations(e)))
+
+
+def _doubted(level: Level, doubts: tuple[str, ...]) -> bool:
+    """Whether doubts forbid the judgement. What did move, moved: they cannot make a fragile model better."""
+    return level in ("holds", "partly") and bool(doubts)
+
+
+def _reservations(e: Evaluation) -> Iterable[tuple[str, str]]:
+    """Doubts that the columns of the verdict alone give rise to, each with what to do about it."""
+    topk, noise = column(e, "topk").get("value"), column(e, "noise_topk").get("value")
+    if topk is not None and noise is not None and noise < topk - CLEARLY:
+        yield (
+            f"random noise of the same ε keeps less of the map ({noise:.0%}) than the attack found ({topk:.0%})",
+            "Attack harder, with more --steps and by the strict protocol: random noise does more than this attack.",
+        )
+    share = float(e.summary["never_kept"])
+    if share >= MANY and not _strict(e):
+        yield (
+            f"{share:.0%} of the attacked examples count as unmoved because every attack step changed the answer",
+            "Audit by the strict protocol, where those without a kept answer have no score, or at a smaller ε.",
+        )
+
+
+def _strict(e: Evaluation) -> bool:
+    return str(e.summary["protocol"]).startswith("strict")
+
+
 def sternest(run: Run) -> Evaluation:
     """The evaluation that counts: strict before paper; of the maps, the first that was asked for."""
     return by_weight(run).evaluations[0]
@@ -89,7 +121,7 @@ def by_weight(run: Run) -> Run:
 
     def rank(e: Evaluation) -> tuple[bool, int]:
         name = str(e.summary["map"])
-        return not str(e.summary["protocol"]).startswith("strict"), wanted.index(name) if name in wanted else 99
+        return not _strict(e), wanted.index(name) if name in wanted else 99
 
     return replace(run, evaluations=tuple(sorted(run.evaluations, key=rank)))
 
@@ -126,15 +158,16 @@ def _findings(run: Run, main: Evaluation) -> Iterable[str]:
     for e in others:
         found = f"{e.summary['protocol']} protocol, {e.summary['map']} maps: {_percent(column(e, 'topk'))} kept"
         alike = e.summary["protocol"] == main.summary["protocol"]
-        yield f"Beside it, {found}: they {WORDS[judged(column(e, 'topk'))]}." if alike else f"Beside it, {found}."
+        level = judged(column(e, "topk"))
+        level = "unclear" if _doubted(level, doubts_of(e)) else level
+        yield f"Beside it, {found}: they {WORDS[level]}." if alike else f"Beside it, {found}."
     if any(str(e.summary["map"]).startswith("captum-") for e in (main, *others)):
         yield (
             "Captum's maps have no usable derivative, so the attack followed robattr's nearest map: they can be moved "
             "at least this far."
         )
     if (share := float(main.summary["never_kept"])) >= 0.02:
-        stern = str(main.summary["protocol"]).startswith("strict")
-        counted = "they have no score" if stern else "they count as unmoved, which flatters the score"
+        counted = "they have no score" if _strict(main) else "they count as unmoved, which flatters the score"
         yield f"On {share:.0%} of the attacked examples every attack step changed the answer: {counted}."
 
 
@@ -142,6 +175,8 @@ def _next_steps(run: Run, main: Evaluation, level: Level) -> Iterable[str]:
     accuracy, topk = column(main, "nat_acc").get("value"), column(main, "topk")
     if main.summary.get("alarms"):
         yield "Read what the measurement holds against itself below: until that is settled the numbers may flatter."
+    for _, remedy in _reservations(main):
+        yield remedy
     if accuracy is not None and accuracy < FLIMSY:
         yield (
             f"Only {accuracy:.0%} are classified correctly: check the order of the classes, the mean and std of the "
@@ -158,7 +193,7 @@ def _next_steps(run: Run, main: Evaluation, level: Level) -> Iterable[str]:
     if (topk.get("n") or 0) < FEW:
         yield f"Audit more examples (--examples): fewer than {FEW} scored ones say nothing either way."
     if level == "holds":
-        if not str(main.summary["protocol"]).startswith("strict"):
+        if not _strict(main):
             yield "Audit by the strict protocol before you rely on this: its search is harder than the paper's."
         yield "Audit again after every retraining, and at a larger ε: the curves show where the maps begin to move."
     if topk.get("low") is not None and topk["high"] - topk["low"] > WIDE:
@@ -172,7 +207,8 @@ def _steadier(run: Run, main: Evaluation) -> str:
     same = [e for e in run.evaluations if e.summary["protocol"] == main.summary["protocol"] and e is not main]
     if min((column(e, "topk").get("n") or 0) for e in (main, *same)) < FEW:
         return ""
-    better = [e for e in same if (column(e, "topk").get("low") or 0) > (column(main, "topk").get("high") or 1)]
+    sound = [e for e in same if not doubts_of(e)]
+    better = [e for e in sound if (column(e, "topk").get("low") or 0) > (column(main, "topk").get("high") or 1)]
     if not better:
         return ""
     best = max(better, key=lambda e: float(column(e, "topk")["value"]))
