@@ -160,11 +160,11 @@ def test_an_interrupt_says_whether_anything_is_recorded(done: int, says: str, ca
 
 
 def test_a_run_behind_its_own_preprocessing_is_refused(runs, tmp_path: Path) -> None:
-    config = json.loads((runs[0] / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "preprocessing": {"mean": [0.5]}}))
+    (tmp_path / "config.json").write_text((runs[0] / "config.json").read_text())
+    (tmp_path / "preprocessing.json").write_text('{"mean": [0.5], "std": [0.5]}')
     refused = invoke("evaluate", tmp_path).exception
     assert isinstance(refused, InvalidInput)
-    assert "preprocessing, which robattr evaluate does not apply: use robattr audit" in str(refused)
+    assert "hardened behind a preprocessing, which its weights do not hold: use robattr audit" in str(refused)
 
 
 def test_narrow_terminals_cut_no_number(runs) -> None:

@@ -92,11 +92,6 @@ def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor) -> int:
             f"expected logits of shape (B, classes), got {got} for B = 1: wrap the model so that it returns them"
         )
     classes = logits.shape[1]
-    if classes < 2:
-        raise UnsupportedModel(
-            f"expected logits of at least two classes, got {classes}: a single logit z of a yes or no says as much as "
-            "the two logits [0, z], torch.cat([torch.zeros_like(z), z], dim=1)"
-        )
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= classes:
         raise InvalidInput(f"expected labels in 0..{classes - 1} (the model has {classes} outputs), got {low}..{high}")
