@@ -248,7 +248,7 @@ def test_completeness_gap_shrinks_with_more_points(case) -> None:
     ("spoil", "says"),
     [
         (lambda net, x, y: (nn.Sequential(net, nn.Softmax(dim=1)), x, y, TOY), "drop the softmax"),
-        (lambda net, x, y: (net, 255 * x, y, TOY), r"expected pixel values in \[0, 1\]"),
+        (lambda net, x, y: (net, 255 * x, y, TOY), r"expected inputs within the bounds \(0, 1\), got"),
         (lambda net, x, y: (net, x, y, replace(TOY, k=37)), "between 1 and the 36 pixels"),
         (lambda net, x, y: (net, x, y, replace(TOY, eval_k=0)), "between 1 and the 36 pixels"),
         (lambda net, x, y: (net, x, (net(x).argmax(dim=1) + 1) % 3, TOY), "none of the 12 examples"),

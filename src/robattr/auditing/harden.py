@@ -38,7 +38,6 @@ from robattr.train.step import has_ig
 
 CALLED = "robattr.harden(model, data, ...)  # in Python, with the settings listed above"
 WEIGHTS = {"ig-norm": 1.0, "ig-sum-norm": 0.1}  # the paper's λ and β
-PREPROCESSING = "preprocessing.json"  # beside the weights: the mean and std, if any, that they were hardened behind
 TITLES = {"nat_acc": "Nat Acc.", "adv_acc": "Adv Acc.", "topk": "TopK Inter.", "kendall": "Rank Corr."}
 
 
@@ -150,7 +149,7 @@ def harden(
             fits = read_config(begun).get("chunk") if begun.config.exists() else fits
             run = replace(run, chunk=chunk or run.chunk or fits)
         if world.leads and tuned.preprocessed:
-            _tell(tuned, place / "hardened")
+            _tell(tuned, RunDirectory(place / "hardened"))
         outcome = train(run, place / "hardened", dataset=given, model=tuned, device=device, resume=True)
         if not outcome.finished:
             return Hardened(_as_it_was(tuned, model), outcome, verdict(before), None, {}, None)
@@ -200,11 +199,11 @@ def _check_derivatives(tuned: Subject, data: Dataset) -> None:
         ) from cause
 
 
-def _tell(tuned: Subject, folder: Path) -> None:
+def _tell(tuned: Subject, here: RunDirectory) -> None:
     """Write the preprocessing beside the weights: config.json holds the keys of a run alone."""
-    folder.mkdir(parents=True, exist_ok=True)
+    here.path.mkdir(parents=True, exist_ok=True)
     told = {"mean": tuned.mean.tolist(), "std": tuned.std.tolist()}
-    write_atomically(folder / PREPROCESSING, (json.dumps(told, indent=2) + "\n").encode())
+    write_atomically(here.preprocessing, (json.dumps(told, indent=2) + "\n").encode())
 
 
 def _shallow(run: Run) -> dict[str, Any]:

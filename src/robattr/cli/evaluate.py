@@ -155,7 +155,6 @@ def _check_alike(paths: list[Path]) -> None:
 def _subject(run: str, dataset: str | None, data_dir: Path | None) -> tuple[nn.Module, Dataset]:
     """The model, and the dataset it was trained on or `dataset`."""
     from robattr import data, models
-    from robattr.auditing.harden import PREPROCESSING
     from robattr.train import settings
     from robattr.train.directory import RunDirectory, read_config
     from robattr.train.run import Run
@@ -166,10 +165,10 @@ def _subject(run: str, dataset: str | None, data_dir: Path | None) -> tuple[nn.M
         config = read_config(here)
         if config.get("method") in AUDITED:
             raise InvalidInput(f"{run} is an audit of a model of yours, which it does not hold: use robattr audit")
-        if (noted := here.path / PREPROCESSING).is_file():
+        if here.preprocessing.is_file():
             raise InvalidInput(
                 f"{run} was hardened behind a preprocessing, which its weights do not hold: use robattr audit with "
-                f"--weights {here.weights} and the --mean and --std in {noted}"
+                f"--weights {here.weights} and the --mean and --std in {here.preprocessing}"
             )
         trained = settings.change(Run(), config)
         shown = data.load(dataset, data_dir) if dataset else load_dataset(trained, data_dir)

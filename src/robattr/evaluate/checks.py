@@ -27,14 +27,7 @@ def check(model: nn.Module, x: Tensor, y: Tensor, ids: Sequence[int], protocol: 
         raise InvalidInput(f"expected {len(x)} different ids of at least 0, one per example")
     if not protocol.eps > 0:
         raise InvalidInput(f"expected a radius eps above 0, got {protocol.eps:g}: within 0 there is nothing to attack")
-    low, high = protocol.bounds
-    least, most = float(x.min()), float(x.max())
-    slack = 1e-5 * (high - low)
-    if least < low - slack or most > high + slack:
-        raise InvalidInput(
-            f"expected pixel values in [{low:g}, {high:g}], got {least:g} to {most:g}: "
-            "scale the data, or give its true bounds"
-        )
+    check_bounds(x, protocol.bounds)
     pixels = prod(x.shape[2:]) if x.dim() == 4 else prod(x.shape[1:])
     for name, k in (("k", protocol.k), ("eval_k", protocol.eval_k)):
         if not 1 <= k <= pixels:

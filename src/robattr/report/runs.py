@@ -12,6 +12,7 @@ from typing import Any
 from robattr import data
 from robattr.errors import CheckpointError
 from robattr.evaluate import gallery
+from robattr.evaluate.records import read_settings
 from robattr.report.files import read_lines, read_object
 from robattr.report.record import Record, measured_on, read_record, rows, variant
 from robattr.report.training import Training, training
@@ -231,7 +232,7 @@ def _told_apart(run: Run, twins: Sequence[Run]) -> Run:
 def _evaluation(summary: Path) -> Evaluation:
     """A summary and the records it is about: an evaluation of fewer examples leaves those of a longer one before it."""
     settings = summary.with_suffix(".settings")
-    weights = read_object(settings).get("settings", {}).get("weights") if settings.is_file() else None
+    weights = read_settings(summary).get("weights") if settings.is_file() else None
     found = read_object(summary)
     records = read_lines(summary.with_suffix(".jsonl"))[: found.get("examples")]
     return Evaluation(found, records, _gallery(summary), summary, weights)

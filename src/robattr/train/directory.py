@@ -63,6 +63,11 @@ class RunDirectory:
     def weights(self) -> Path:
         return self.path / "model.safetensors"
 
+    @property
+    def preprocessing(self) -> Path:
+        """The mean and std that belong before the weights; only a hardened model of a user's own may have any."""
+        return self.path / "preprocessing.json"
+
 
 @contextmanager
 def claim(path: Path, run: Run, *, world: World, resume: bool) -> Iterator[RunDirectory]:
