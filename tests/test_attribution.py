@@ -150,6 +150,17 @@ def test_second_derivatives_match_finite_differences(size: Size, chunk: int | No
         assert slope == pytest.approx(directional(value, tensors), rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.parametrize("q", [0.5, 1.0, 2.0])
+def test_a_power_has_no_slope_where_nothing_changes(q: float) -> None:
+    a = torch.tensor([[0.0, 0.0], [1.0, -3.0], [float("nan"), 0.0]], dtype=torch.float64, requires_grad=True)
+    sizes = power(l1, q)(a)
+    assert sizes[:2].tolist() == [0.0, 4.0**q]
+    assert sizes[2].isnan()
+    (slope,) = torch.autograd.grad(sizes[:2].sum(), a)
+    assert slope[0].tolist() == [0.0, 0.0]
+    assert slope[1].tolist() == pytest.approx([q * 4.0 ** (q - 1), -q * 4.0 ** (q - 1)])
+
+
 @pytest.mark.parametrize("chunk", [None, 2], ids=["one pass", "two passes"])
 @pytest.mark.parametrize("name", sorted(NETS))
 def test_every_kind_of_network(name: str, chunk: int | None) -> None:

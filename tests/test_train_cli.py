@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from robattr import cli
@@ -122,9 +123,13 @@ def test_python_m_is_the_same_program_and_errors_are_one_line():
         ),
         (PermissionError(errno.EACCES, "Permission denied", "a"), "cannot read or write a (Permission denied): choose"),
         (OSError(errno.ENOSPC, "No space left on device"), "cannot write (No space left on device): make room"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 766.00 MiB. GPU 0 has a total of 139.80 GiB"),
+            "CUDA out of memory. Tried to allocate 766.00 MiB: free the card of other processes",
+        ),
     ],
 )
-def test_a_path_that_the_system_refuses_is_one_line(monkeypatch, capsys, error, says):
+def test_what_the_system_refuses_is_one_line(monkeypatch, capsys, error, says):
     def app() -> None:
         raise error
 

@@ -13,6 +13,7 @@ import sys
 from importlib import import_module
 from typing import NoReturn
 
+import torch
 import typer
 
 from robattr.errors import RobattrError
@@ -69,6 +70,9 @@ def run() -> None:
         if sentence is None:
             raise
         _refuse(sentence)
+    except torch.OutOfMemoryError as error:
+        what = str(error).split(". GPU")[0]
+        _refuse(f"{what}: free the card of other processes, take another --device, or give it smaller batches")
 
 
 def _refuse(text: str) -> NoReturn:

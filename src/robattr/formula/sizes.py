@@ -45,7 +45,13 @@ linf = Size("linf", lambda a: a.abs().amax(1))
 
 @lru_cache  # equal powers are one object, so that what was compiled for one serves the other
 def power(size: Size, q: float) -> Size:
-    """s(a)^q; `power(l1, q)` is the size of proposition 2."""
+    """s(a)^q; `power(l1, q)` is the size of proposition 2. Where s(a) = 0 the derivative is 0, for q < 1 by choice."""
     if not q > 0:
         raise InvalidInput(f"power expects an exponent q > 0, got {q!r}")
-    return Size(f"power({size}, {q:g})", lambda a: size(a).pow(q))
+
+    def raised(a: Tensor) -> Tensor:
+        s = size(a)
+        none = s == 0  # there 0^q has no finite slope for q < 1, and inf · 0 is not a number
+        return s.masked_fill(none, 1.0).pow(q).masked_fill(none, 0.0)
+
+    return Size(f"power({size}, {q:g})", raised)
