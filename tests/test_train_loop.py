@@ -231,6 +231,13 @@ def test_a_warm_start_begins_with_the_weights_of_another_run(tmp_path):
         go(run, tmp_path / "third", model=tiny_net(norm=True))
 
 
+def test_weights_behind_a_preprocessing_are_no_warm_start(tmp_path):
+    go(replace(QUICK, steps=1), tmp_path / "first")
+    (tmp_path / "first" / "preprocessing.json").write_text('{"mean": [0.5], "std": [0.5]}')
+    with pytest.raises(InvalidInput, match="hardened behind a preprocessing, which its weights do not hold"):
+        go(replace(QUICK, warm_start=str(tmp_path / "first"), steps=1), tmp_path / "second")
+
+
 @pytest.mark.parametrize(
     ("method", "net"),
     [("ig-norm", {"dropout": 0.3}), ("madry", {"norm": True}), ("distributional-ig", {})],
