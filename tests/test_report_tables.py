@@ -8,12 +8,14 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fake_runs import METHODS, write_run
 from robattr.errors import CheckpointError
 from robattr.report import tables
 from robattr.report.published import DIFFERENT_M, INTEGRATED_GRADIENTS, SIMPLE_GRADIENT, published
 from robattr.report.runs import groups, measured, read_run, read_runs
+from robattr.report.terminal import rich_table
 
 
 @pytest.fixture
@@ -55,6 +57,24 @@ def test_latex_rows_have_one_cell_per_column_and_are_escaped(runs: list[Path]) -
     assert {row.count(" & ") for row in rows} == {1 + len(made.columns)}
     assert tables._escape_latex(r"50% & a_b\c{}") == r"50\% \& a\_b\textbackslash{}c\{\}"
     assert tables.escape_markdown("a|b*<i>") == r"a\|b\*\<i\>"
+
+
+@pytest.mark.parametrize("width", [30, 40, 50, 60, 80, 200])
+def test_no_number_is_lost_on_a_terminal_of_any_width(tmp_path: Path, width: int) -> None:
+    paths = [write_run(tmp_path / name, "ig-norm", dataset=name, gallery=False) for name in ("mnist", "fashion-mnist")]
+    out = io.StringIO()
+    console = Console(file=out, width=width)
+    console.print(rich_table(_table(paths), console))
+    shown = out.getvalue()
+    assert max(map(len, shown.splitlines())) <= width
+    for path, printed in zip(paths, ("98.74% 81.43% 71.36% 0.2841", "85.13% 65.95% 59.22% 0.6171"), strict=True):
+        columns = json.loads((path / "records" / "paper-ig.json").read_text())["columns"]
+        for name, cell in columns.items():
+            ends = cell["low"], cell["high"]
+            low, high = (f"{end:.3f}" if name == "kendall" else f"{100 * end:.1f}" for end in ends)
+            assert f"{low}–{high}" in shown
+            assert (f"{cell['value']:.4f}" if name == "kendall" else f"{100 * cell['value']:.2f}%") in shown
+        assert all(number in shown for number in printed.split())
 
 
 def test_the_papers_numbers_stand_beside_its_own_protocol_only(tmp_path: Path) -> None:

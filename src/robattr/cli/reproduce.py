@@ -121,10 +121,10 @@ def _show(jobs: list[Job], folder: Path, *, title: str) -> None:
     groups = measured(runs)
     page = write_page(runs, folder / "report.html", title=title)
     console = Console(highlight=False)
-    for group in groups:
-        console.print(f"\n{finding(group).headline}", markup=False)
+    for found in map(finding, groups):
+        console.print("\n" + "\n".join([found.headline, *found.cautions]), markup=False)
     console.print()
-    console.print(rich_table(table(groups)))
+    console.print(rich_table(table(groups), console))
     console.print(f"\nopen {page}", markup=False, soft_wrap=True)
 
 
