@@ -233,6 +233,7 @@ def test_the_demo_runs_and_what_is_done_is_not_done_again(tmp_path: Path) -> Non
     first = demo()
     assert "4/4 evaluate fashion-mini/ig-sum-norm (12 examples)" in first
     assert "On fashion-mini" in first
+    assert "this many examples do not settle" in " ".join(first.split())
     assert (tmp_path / "report.html").read_text(encoding="utf-8").count("IG-SUM-NORM") > 1
     weights = tmp_path / "fashion-mini" / "natural" / "model.safetensors"
     before = weights.stat().st_mtime_ns
@@ -280,6 +281,17 @@ def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
     (job.path / "config.json").write_text(json.dumps({**job.run.as_dict(), "lr": 0.5}))
     with pytest.raises(CheckpointError, match=r"lr is .*, was 0\.5.*--out"):
         plan.steps([job])
+
+
+@pytest.mark.usefixtures("tiny")
+def test_an_evaluation_that_is_interrupted_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Job, "evaluate", interrupted)
+    done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--examples", "3", "--workers", "1"])
+    assert done.exit_code == 130
+    assert "stopped during: evaluate fashion-mini/natural (3 examples); start the same command again" in done.output
 
 
 @contextmanager

@@ -56,7 +56,7 @@ class Job:
 
     @property
     def evaluated(self) -> bool:
-        """Whether a summary of at least as many examples is there."""
+        """Whether a summary of as many examples is there."""
         summary = self.path / "records" / f"{self.protocol}-{self.map}.json"
         with suppress(OSError, ValueError, KeyError):
             return bool(json.loads(summary.read_text(encoding="utf-8"))["examples"] == self.examples)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -58,7 +59,7 @@ def steps(jobs: Sequence[Job]) -> list[Step]:
 def carry_out(
     plan: Sequence[Step], *, say: Callable[[str], None], bar: Bar, device: str = "auto", data_dir: Path | None = None
 ) -> Stopped | None:
-    """Do what is left of the plan, telling each step as it begins."""
+    """Do what is left of the plan, telling each step as it begins; an interrupt stops it, and what was done is kept."""
     for number, step in enumerate(plan, start=1):
         say(f"{number}/{len(plan)} {step.title}{': done before' if step.done else ''}")
         if step.done:
@@ -68,8 +69,11 @@ def carry_out(
             if not outcome.finished:
                 return Stopped(step, outcome.stopped_by or 15)
         else:
-            with bar(step.job.name) as progress:
-                step.job.evaluate(device=device, data_dir=data_dir, progress=progress)
+            try:
+                with bar(step.job.name) as progress:
+                    step.job.evaluate(device=device, data_dir=data_dir, progress=progress)
+            except KeyboardInterrupt:  # a training takes the signal itself, an evaluation is always ready to end
+                return Stopped(step, signal.SIGINT)
     return None
 
 
