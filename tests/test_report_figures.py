@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
@@ -17,7 +18,7 @@ from robattr import cli
 from robattr.cli import app
 from robattr.errors import InvalidInput
 from robattr.report.curves import shades
-from robattr.report.figures import MOST_MODELS, _evaluated, _telling, grid, lines, write_figures
+from robattr.report.figures import MOST_MODELS, _evaluated, _figures, _telling, grid, lines, write_figures
 from robattr.report.runs import Group, measured, read_runs
 from robattr.report.svg import Series
 
@@ -97,6 +98,47 @@ def test_a_curve_of_zeros_has_no_place_on_a_logarithmic_axis() -> None:
     assert both is not None
     assert len(both.axes[0].lines) == 1
     assert lines([("accuracy", [nothing], False)], x_label="step") is not None
+
+
+def test_what_is_not_positive_is_left_out_of_a_logarithmic_axis_not_drawn_to_its_bottom() -> None:
+    figure = lines([("regulariser", [Series("a", [0, 1, 2], [-0.1, 0.5, 2.0], 0)], True)], x_label="step")
+    assert figure is not None
+    drawn = figure.axes[0].transData.transform(figure.axes[0].lines[0].get_xydata())
+    assert np.isfinite(drawn[:, 1]).tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize(("methods", "drawn"), [(["ig-norm"], 6), (["natural", "ig-norm"], 2)])
+def test_one_m_stands_beside_other_methods_and_by_themselves_all_are_told_apart(
+    methods: list[str], drawn: int, tmp_path: Path
+) -> None:
+    made = [write_run(tmp_path / "m10", method, dataset="mnist", gallery=False) for method in methods]
+    for m in (20, 30, 40, 50, 60):
+        made.append(shutil.copytree(made[-1], tmp_path / f"m{m}"))
+        config = json.loads((made[-1] / "config.json").read_text())
+        (made[-1] / "config.json").write_text(json.dumps({**config, "m": m}))
+    runs = read_runs(made)
+    figures = dict(_figures(runs, measured(runs), 1))
+    for name in ("eps", "training"):
+        looks = [(line.get_color(), line.get_linestyle()) for line in figures[name].axes[0].lines]
+        assert len(looks) == len(set(looks)) == drawn
+    assert len(figures["figure2"].axes[0].get_xticks()) == drawn
+
+
+def test_datasets_that_are_folders_and_runs_without_scores(runs: list[Path], tmp_path: Path) -> None:
+    photos = shutil.copytree(runs[0], tmp_path / "photos")
+    config, summary = (json.loads((photos / name).read_text()) for name in ("config.json", "records/paper-ig.json"))
+    (photos / "config.json").write_text(json.dumps({**config, "dataset": "my data/photos"}))
+    columns = {**summary["columns"], **dict.fromkeys(("topk", "kendall"))}
+    file = photos / "records" / "paper-ig.json"
+    file.write_text(json.dumps({**summary, "dataset": "photos", "columns": columns, "curves": {}}))
+    lines = [json.loads(line) for line in file.with_suffix(".jsonl").read_text().splitlines()]
+    rows = ({**line, "topk": None, "kendall": None} for line in lines)
+    file.with_suffix(".jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    written = write_figures(read_runs([photos, runs[1]]), tmp_path / "f", formats=("png",), rows=1)
+    assert [path.name for path in written if "photos" in path.name] == [
+        "figure1-my-data-photos-paper-ig.png",
+        "training-my-data-photos.png",
+    ]
 
 
 def test_files_are_reproducible(runs: list[Path], tmp_path: Path) -> None:

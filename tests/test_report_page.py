@@ -47,6 +47,29 @@ def test_models_that_were_not_measured_alike_are_not_compared(tmp_path: Path) ->
     assert re.search(r"not measured alike \(eps [\d.]+ and 0\.25\)", said)
 
 
+def test_a_model_measured_on_another_dataset_has_its_place_on_the_page(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path, method) for method in ("natural", "madry")]
+    file = runs[0] / "records" / "paper-ig.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "dataset": "mnist"}))
+    written = page(read_runs(runs))
+    legends = re.findall(r'<p class="legend">(.*?)</p>', written)
+    named = [re.findall(r"</i>([^<]*)</span>", legend) for legend in legends]
+    assert named == [["NATURAL, trained on fashion-mini"], ["Madry et al."], ["NATURAL", "Madry et al."]]
+
+
+def test_trainings_on_several_datasets_have_charts_of_their_own(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, "natural", dataset=name, gallery=False) for name in ("mnist", "gtsrb")]
+    written = page(read_runs(runs))
+    trained = written[written.index('id="training-title"') : written.index('id="settings-title"')]
+    assert re.findall(r"<h3>(.*?)</h3>", trained) == ["gtsrb", "mnist"]
+    assert trained.count('<polyline class="line s0"') == 6  # of each its loss, regulariser and accuracy
+    assert trained.count("<polyline") == 6
+
+
+def test_a_run_that_is_named_twice_is_shown_once(runs: list[Path]) -> None:
+    assert [run.name for run in read_runs([runs[0], runs[1], runs[0]])] == ["NATURAL", "Madry et al."]
+
+
 def test_box_is_tukeys() -> None:
     values = np.random.default_rng(0).standard_t(2, 300)
     ours, theirs = svg.box_of(values), boxplot_stats(values)[0]

@@ -13,6 +13,8 @@ from rich.console import Console
 from fake_runs import METHODS, write_run
 from robattr.errors import CheckpointError
 from robattr.report import tables
+from robattr.report.distil import write_records
+from robattr.report.findings import finding
 from robattr.report.published import DIFFERENT_M, INTEGRATED_GRADIENTS, SIMPLE_GRADIENT, published
 from robattr.report.runs import groups, measured, read_run, read_runs
 from robattr.report.terminal import rich_table
@@ -120,6 +122,22 @@ def test_a_run_without_evaluation_is_refused_with_a_remedy(tmp_path: Path) -> No
         file.unlink()
     with pytest.raises(CheckpointError, match="robattr evaluate"):
         measured([read_run(run)])
+
+
+def test_what_is_no_number_is_read_as_missing(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "natural", gallery=False)
+    path, log = run / "records" / "paper-ig.json", run / "metrics.jsonl"
+    summary = json.loads(path.read_text())
+    summary["columns"]["topk"] = {"value": float("nan"), "low": float("-inf"), "high": float("inf"), "n": 0}
+    path.write_text(json.dumps(summary))
+    log.write_text(log.read_text() + '{"step": 310, "loss": NaN, "penalty": NaN}\n')
+    runs = read_runs([run])
+    cell = tables.table(groups(runs)).rows[0].cells[2]
+    assert (cell.value, cell.low, cell.high) == (None, None, None)
+    assert "no example was scored" in finding(measured(runs)[0]).headline
+    (written, _), *_ = write_records(runs, tmp_path / "records")
+    assert json.loads(written.read_text())["training"]["loss"] == read_run(run).training.loss
+    assert len(read_run(run).metrics) == len(log.read_text().splitlines())
 
 
 def test_a_torn_training_log_is_read_but_a_torn_record_is_refused(tmp_path: Path) -> None:

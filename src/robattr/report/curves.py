@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from robattr.report.runs import ORDER, Group, Run
-from robattr.report.svg import SHADES, Series
+from robattr.report.svg import DASHES, SHADES, Series
 from robattr.report.training import thinned
 
 MOST_POINTS = 160
@@ -15,18 +15,22 @@ MOST_POINTS = 160
 def shades(runs: Sequence[Run]) -> dict[str, int]:
     """For each run's name, colour + SHADES · dash: a colour for each method, a dash for each further run of it.
 
-    The paper's methods always have their colours; every other run takes one of those that are left, while there are.
+    The paper's methods always have their colours. Every other run, and a method's runs beyond the dashes there are,
+    take a colour that no method here has, while there is one.
     """
+    methods = {run.method for run in runs}
+    spare = [c % SHADES for c in range(len(ORDER), len(ORDER) + SHADES) if c % SHADES not in map(_own, methods)]
     taken: dict[str, int] = {}
-    free = len(ORDER)
     for run in runs:
-        if run.name in taken:  # the same method on another dataset
-            continue
-        known = run.method in ORDER
-        colour = ORDER.index(run.method) if known else free % SHADES
-        taken[run.name] = colour + SHADES * sum(t % SHADES == colour for t in taken.values())
-        free += not known
+        colour = _own(run.method)
+        theirs = [] if colour is None else [colour + SHADES * dash for dash in range(DASHES)]
+        left = [*theirs, *(other + SHADES * dash for dash in range(DASHES) for other in spare)]
+        taken[run.name] = next((c for c in left if c not in taken.values()), colour or 0)
     return taken
+
+
+def _own(method: str) -> int | None:
+    return ORDER.index(method) if method in ORDER else None
 
 
 def training(runs: Sequence[Run], key: str, colours: Mapping[str, int]) -> list[Series]:

@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from robattr.report.curves import shades
 from robattr.report.gallery import Array, Gallery, brightness, ceiling, read_gallery, top_k
 from robattr.report.runs import Evaluation, Group, Run
+from robattr.report.svg import look
 
 Member = tuple[Run, Evaluation, Gallery]
 Place = tuple[Gallery, int, Mapping[str, Any]]
@@ -41,6 +43,7 @@ def _group(group: Group, members: Sequence[Member], budget: int) -> dict[str, An
     where = [{int(i): g for g, i in enumerate(gallery.id)} for _, _, gallery in members]
     # Examples every model has come first: those are the ones that can be compared.
     ids = sorted({i for places in where for i in places}, key=lambda i: (-sum(i in p for p in where), i))
+    colours = shades([run for run, _ in group.members])
     first = members[0][2]
     channels, height, width = first.image.shape[1:]
     examples: list[dict[str, Any]] = []
@@ -60,6 +63,7 @@ def _group(group: Group, members: Sequence[Member], budget: int) -> dict[str, An
         "classes": group.classes,
         "amplify": _amplify([gallery for _, _, gallery in members]),
         "models": [run.name for run, _, _ in members],
+        "looks": [look(colours[run.name]) for run, _, _ in members],
         "iterations": [[int(t) for t in gallery.iterations] for _, _, gallery in members],
         "examples": examples,
     }

@@ -16,6 +16,7 @@ import numpy as np
 from robattr._extras import need
 from robattr.report import curves, tables
 from robattr.report.gallery import Array, Gallery, brightness, ceiling, read_gallery
+from robattr.report.record import slug
 from robattr.report.runs import Evaluation, Group, Run, measured
 from robattr.report.svg import SHADES, Series
 
@@ -40,9 +41,8 @@ def write_figures(
 ) -> list[Path]:
     """Write every figure the runs have the records for, and the table as Markdown, LaTeX and CSV; the paths written."""
     matplotlib = need("matplotlib", extra="report")
-    target = Path(folder)
+    target, groups = Path(folder), measured(runs)
     target.mkdir(parents=True, exist_ok=True)
-    groups = measured(runs)
     written = [_text(target / f"table.{suffix}", make(tables.table(groups))) for suffix, make in _TABLES.items()]
     with matplotlib.rc_context(STYLE):
         for name, figure in _figures(runs, groups, rows):
@@ -88,12 +88,14 @@ def grid(group: Group, *, rows: int = 4) -> Any | None:
     return figure
 
 
-def boxes(group: Group, colours: Mapping[str, int]) -> Any:
+def boxes(group: Group, colours: Mapping[str, int]) -> Any | None:
     """The paper's figure 2: how top-k intersection and Kendall's correlation spread over the examples.
 
-    Runs of one method (seeds, say) share its colour; those that only vary m are left out.
+    Runs of one method (seeds, say) share its colour. None where no example has a score.
     """
-    shown = [(run, e) for run, e in group.of_one_m().members if e.scores("topk") and e.scores("kendall")]
+    shown = [(run, e) for run, e in group.members if e.scores("topk") and e.scores("kendall")]
+    if not shown:
+        return None
     crowded = len(shown) > MOST_MODELS
     figure = _figure(width=7.0 + 0.8 * max(0, len(shown) - MOST_MODELS), height=3.1 if crowded else 2.7)
     for axis, (key, label) in zip(
@@ -151,7 +153,7 @@ def lines(panels: Sequence[tuple[str, Sequence[Series], bool]], *, x_label: str)
         axis.set_xlabel(x_label)
         axis.set_ylabel(label)
         if log:
-            axis.set_yscale("log")
+            axis.set_yscale("log", nonpositive="mask")  # clipped, they would draw a fall to the bottom
     entries: dict[str, Any] = {}
     for axis in figure.axes:
         handles, labels = axis.get_legend_handles_labels()
@@ -161,13 +163,14 @@ def lines(panels: Sequence[tuple[str, Sequence[Series], bool]], *, x_label: str)
 
 
 def figure_name(name: str, group: Group, groups: Sequence[Group]) -> str:
-    """The file of a group's figure, without its ending: of several groups, it says which."""
-    return name if len(groups) == 1 else f"{name}-{group.key}"
+    """The file of a group's figure, without its ending: of several groups, it says which (datasets may be folders)."""
+    return name if len(groups) == 1 else f"{name}-{slug(group.key)}"
 
 
 def _figures(runs: Sequence[Run], groups: Sequence[Group], rows: int) -> list[tuple[str, Any]]:
     made: list[tuple[str, Any | None]] = []
-    for group in groups:
+    compared = [_compared(group) for group in groups]
+    for group in compared:
         colours = curves.shades([run for run, _ in group.members])
         found = {
             "figure1": grid(group, rows=rows),
@@ -181,14 +184,20 @@ def _figures(runs: Sequence[Run], groups: Sequence[Group], rows: int) -> list[tu
         ("penalty", "size of the regulariser", True),
         ("val_accuracy", "validation accuracy", False),
     )
+    every, shown = ({run.path for group in of for run, _ in group.members} for of in (groups, compared))
     datasets = dict.fromkeys(run.dataset for run in runs)
     for dataset in datasets:
-        chosen = [run for run in runs if run.dataset == dataset]
+        chosen = [run for run in runs if run.dataset == dataset and run.path not in every - shown]
         colours = curves.shades(chosen)
         panels = [(label, curves.training(chosen, key, colours), log) for key, label, log in logged]
-        suffix = "" if len(datasets) == 1 else f"-{dataset}"
+        suffix = "" if len(datasets) == 1 else f"-{slug(dataset)}"
         made.append((f"training{suffix}", lines(panels, x_label="training step")))
     return [(name, figure) for name, figure in made if figure is not None]
+
+
+def _compared(group: Group) -> Group:
+    """Of runs that vary m (the paper's table 2) one m stands beside other methods; by themselves they are compared."""
+    return group.of_one_m() if len({run.method for run, _ in group.members}) > 1 else group
 
 
 def _evaluated(group: Group, curve: str, x: str, x_label: str, colours: Mapping[str, int]) -> Any | None:

@@ -1,4 +1,4 @@
-"""JSON and JSON lines, read with errors that name the file."""
+"""JSON and JSON lines, read with errors that name the file. NaN and infinities, which JSON lacks, become null."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from robattr.errors import CheckpointError
 def read_object(path: Path) -> dict[str, Any]:
     """The object of a JSON file."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = _parsed(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as cause:
         raise CheckpointError(f"{path} could not be read as JSON ({cause}): the file is damaged") from cause
     if not isinstance(value, dict):
@@ -30,7 +30,7 @@ def read_lines(path: Path, *, torn_end: bool = False) -> tuple[Mapping[str, Any]
     rows: list[Mapping[str, Any]] = []
     for number, line in lines:
         try:
-            row = json.loads(line.decode("utf-8"))
+            row = _parsed(line.decode("utf-8"))
         except ValueError as cause:
             if torn_end and number == lines[-1][0]:
                 break
@@ -39,3 +39,7 @@ def read_lines(path: Path, *, torn_end: bool = False) -> tuple[Mapping[str, Any]
             raise CheckpointError(f"{path}, line {number}: expected a JSON object, got {type(row).__name__}; {remedy}")
         rows.append(row)
     return tuple(rows)
+
+
+def _parsed(text: str) -> Any:
+    return json.loads(text, parse_constant=lambda _: None)

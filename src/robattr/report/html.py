@@ -59,7 +59,6 @@ def page(
         opening = [s for run in found for s in audited.opening(run, of=run.name if len(runs) > 1 else "")]
         closing = [s for run in found for s in audited.closing(run, of=run.name if len(runs) > 1 else "")]
     groups = measured(runs)
-    colours = curves.shades(runs)
     script = _resource("explorer.js")
     template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         _resource("page.html.j2")
@@ -71,14 +70,13 @@ def page(
         css=_safe(_resource("page.css")),
         script=_safe(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        data=_safe(embedded({"colours": _ramp(), "shades": colours, "groups": explorer(groups, budget=budget)})),
-        groups=[_group(group, colours) for group in groups],
-        legend=[(run.name, svg.look(colours[run.name])) for run in runs],
+        data=_safe(embedded({"colours": _ramp(), "groups": explorer(groups, budget=budget)})),
+        groups=[_group(group) for group in groups],
         led=led,
         probed=PROBED,
         opening=opening,
         closing=closing,
-        training=_training(runs, colours),
+        training=_training(runs),
         runs=[_about(run) for run in runs],
         differing=_differing(runs),
         commands=_commands(runs),
@@ -109,8 +107,9 @@ def embedded(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _group(group: Group, colours: Mapping[str, int]) -> dict[str, Any]:
+def _group(group: Group) -> dict[str, Any]:
     made = table([group])
+    colours = curves.shades([run for run, _ in group.members])
     return {
         "group": group,
         "finding": finding(group),
@@ -118,6 +117,7 @@ def _group(group: Group, colours: Mapping[str, int]) -> dict[str, Any]:
         "attack": _attack(group),
         "table": made,
         "show": show,
+        "legend": _legend(colours),
         "boxes": [
             svg.box_plot(
                 [(run.name, e.scores(key), colours[run.name]) for run, e in group.members],
@@ -159,12 +159,23 @@ def _floor(group: Group, key: str, usual: float) -> float:
     return min(usual, math.floor(lowest * 10) / 10)
 
 
-def _training(runs: Sequence[Run], colours: Mapping[str, int]) -> list[str]:
-    charts = []
-    for key, label, log in LOGGED:
-        series = curves.training(runs, key, colours)
-        charts.append(svg.line_chart(series, x_label="training step", y_label=label, log=log))
-    return [chart for chart in charts if chart]
+def _training(runs: Sequence[Run]) -> list[tuple[str, list[tuple[str, str]], list[str]]]:
+    """(dataset, legend, charts) for each dataset that the runs were trained on."""
+    made = []
+    for dataset in dict.fromkeys(run.dataset for run in runs):
+        chosen = [run for run in runs if run.dataset == dataset]
+        colours = curves.shades(chosen)
+        drawn = (
+            svg.line_chart(curves.training(chosen, key, colours), x_label="training step", y_label=label, log=log)
+            for key, label, log in LOGGED
+        )
+        if charts := [chart for chart in drawn if chart]:
+            made.append((dataset, _legend(colours), charts))
+    return made
+
+
+def _legend(colours: Mapping[str, int]) -> list[tuple[str, str]]:
+    return [(name, svg.look(shade)) for name, shade in colours.items()]
 
 
 def _about(run: Run) -> dict[str, Any]:

@@ -167,7 +167,7 @@ def read_runs(paths: Iterable[str | Path]) -> tuple[Run, ...]:
             records += inside or [path]
         else:
             directories.append(path)
-    runs = sorted([*map(read_run, directories), *_recorded(records)], key=_order)
+    runs = sorted([*map(read_run, dict.fromkeys(directories)), *_recorded(records)], key=_order)
     if not runs:
         raise CheckpointError("no run was given: name at least one directory or record")
     return tuple(_told_apart(run, [r for r in runs if (r.dataset, r.name) == (run.dataset, run.name)]) for run in runs)

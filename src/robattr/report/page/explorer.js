@@ -169,7 +169,7 @@
     const models = alone() ? Array(Math.min(ABREAST, state.group.examples.length)).fill(0) : state.group.models.keys();
     state.cards = [...models].map((model) => {
       const name = state.group.models[model];
-      const root = make("article", `card s${data.shades[name] % 6}`), head = make("header");
+      const root = make("article", `card ${state.group.looks[model]}`), head = make("header");
       const body = make("div"), panels = make("div", "panels"), absent = make("p", "absent", "");
       absent.hidden = true; // until it is known
       absent.textContent = "This model has no record of this example: it misclassified it, or kept another gallery.";
