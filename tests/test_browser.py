@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from fake_runs import METHODS, write_run
+from robattr.report.distil import write_records
 from robattr.report.html import write_page
 from robattr.report.runs import read_runs
 
@@ -142,6 +143,21 @@ def test_the_slider_runs_through_the_attack(visit: Visit) -> None:
     visit.wait(step=1)
     assert slider.get_attribute("aria-valuetext") == "iteration 5 of 50"
     assert visit.pixels(0, 0) != visit.pixels(0, 1)
+
+
+def test_a_record_has_no_walk_and_claims_no_iteration(browser: Browser, tmp_path: Path) -> None:
+    """Its gallery holds each example's reported iterate alone, each at an iteration of its own."""
+    write_records(read_runs([write_run(tmp_path, method) for method in ("natural", "madry")]), tmp_path / "records")
+    page = browser.new_page(viewport=DESKTOP)
+    seen = Visit(page, write_page(read_runs([tmp_path / "records"]), tmp_path / "report.html"))
+    assert page.locator("#step-out").inner_text() == "after"
+    assert page.locator(".spark text").first.text_content() == "after"
+    page.locator("#step").focus()
+    page.keyboard.press("Home")
+    seen.wait(step=0)
+    assert page.locator("#step").get_attribute("aria-valuetext") == "before"
+    seen.clean()
+    page.close()
 
 
 def test_play_runs_to_the_end_and_stops(visit: Visit) -> None:

@@ -16,10 +16,11 @@ from matplotlib.cbook import boxplot_stats
 from fake_runs import METHODS, write_run
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.report import svg
+from robattr.report.distil import write_records
 from robattr.report.explorer import explorer
 from robattr.report.findings import finding
 from robattr.report.gallery import read_gallery, top_k
-from robattr.report.html import embedded, page, write_page
+from robattr.report.html import _commands, embedded, page, write_page
 from robattr.report.runs import groups, read_runs
 
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>"
@@ -68,6 +69,15 @@ def test_trainings_on_several_datasets_have_charts_of_their_own(tmp_path: Path) 
 
 def test_a_run_that_is_named_twice_is_shown_once(runs: list[Path]) -> None:
     assert [run.name for run in read_runs([runs[0], runs[1], runs[0]])] == ["NATURAL", "Madry et al."]
+
+
+def test_the_command_on_a_page_of_records_names_files_that_are_there(runs: list[Path], tmp_path: Path) -> None:
+    write_records(read_runs(runs[:2]), tmp_path)
+    read = read_runs([tmp_path, runs[2]])
+    (line,) = (line for line in _commands(read) if line.startswith("robattr report"))
+    records = ["fashion-mini-natural-seed0-paper-ig.json", "fashion-mini-madry-seed0-paper-ig.json"]
+    assert line.split()[2:-2] == [*records, "ig-norm"]
+    assert all((tmp_path / record).is_file() for record in records)
 
 
 def test_box_is_tukeys() -> None:

@@ -229,7 +229,7 @@ def test_of_several_m_the_one_measured_on_most_examples_is_a_row() -> None:
     assert "mnist 1,000." in first
     assert judged([*sweep, row])[EXAMPLES].met
     over = section(text, "IG-NORM on MNIST over m")
-    assert all(f"m = {m} |" in over for m in (5, 10, 50))
+    assert all(f"m = {m}, {count} examples |" in over for m, count in ((5, "1,000"), (10, "200"), (50, "200")))
 
 
 def test_an_evaluation_on_another_dataset_is_not_a_row_of_the_models_own(tmp_path: Path) -> None:

@@ -53,6 +53,16 @@ def test_markdown_marks_the_best_and_shows_intervals(runs: list[Path]) -> None:
     assert len({line.count("|") for line in lines[:6]}) == 1
 
 
+def test_rows_of_other_examples_say_so_and_none_is_the_best(runs: list[Path]) -> None:
+    path = runs[0] / "records" / "paper-ig.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "examples": 50}))
+    made = _table(runs)
+    assert [row.approach for row in made.rows[:2]] == ["NATURAL, 50 examples", "Madry et al., 120 examples"]
+    assert not any(cell.best for row in made.rows for cell in row.cells)
+    (found,) = map(finding, measured(read_runs(runs)))
+    assert "The two models were measured on 50 and 120 examples" in " ".join(found.cautions)
+
+
 def test_latex_rows_have_one_cell_per_column_and_are_escaped(runs: list[Path]) -> None:
     made = _table(runs)
     rows = [line for line in tables.latex(made).splitlines() if line.endswith(r"\\")]

@@ -192,8 +192,15 @@ def _commands(runs: Sequence[Run]) -> list[str]:
     """What was typed to make the runs, their evaluations and this page, each once and in that order."""
     trained = [run.environment.get("command") for run in runs]
     evaluated = [e.summary.get("command") for run in runs for e in run.evaluations]
-    rendered = f"robattr report {' '.join(shlex.quote(_shown(run.path)) for run in runs)} -o report.html"
+    sources = [source for run in runs for source in _sources(run)]
+    rendered = f"robattr report {' '.join(shlex.quote(_shown(source)) for source in sources)} -o report.html"
     return list(dict.fromkeys(str(command) for command in [*trained, *evaluated, rendered] if command))
+
+
+def _sources(run: Run) -> list[Path]:
+    """What was read of a run: its directory, or its records."""
+    records = [e.source for e in run.evaluations if e.source.parent != run.path / "records"]
+    return records or [run.path]
 
 
 def _shown(path: Path) -> str:

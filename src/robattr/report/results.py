@@ -119,10 +119,7 @@ def _table(title: str, groups: Sequence[Group]) -> str:
 
 
 def _counted(groups: Iterable[Group]) -> str:
-    said = []
-    for group in groups:
-        counts = sorted({len(e.records) for _, e in group.members})
-        said.append(f"{escape_markdown(group.dataset)} {', '.join(f'{count:,}' for count in counts)}")
+    said = [f"{escape_markdown(g.dataset)} {', '.join(f'{count:,}' for count in g.counts)}" for g in groups]
     return f"Test examples: {'; '.join(said)}."
 
 

@@ -103,6 +103,11 @@ class Group:
         return int(settings.get("eval_k", settings.get("k", 100)))
 
     @property
+    def counts(self) -> tuple[int, ...]:
+        """The numbers of examples that the evaluations are of."""
+        return tuple(sorted({len(evaluation.records) for _, evaluation in self.members}))
+
+    @property
     def points(self) -> tuple[int, ...]:
         """The values of m (points of the training integral) among the IG-NORM runs."""
         return tuple(sorted({int(run.config["m"]) for run, _ in self.members if _varies_m(run)}))

@@ -72,7 +72,10 @@ class Table:
 
 
 def table(groups: Iterable[Group]) -> Table:
-    """One row for every run of every group; the best value of a group is marked."""
+    """One row for every run of every group; the best value of a group is marked.
+
+    Rows of a group that are of more or fewer examples than others say how many, and none of them is the best.
+    """
     gathered = tuple(groups)
     rows = tuple(row for group in gathered for row in _group_rows(group))
     kinds = "; ".join(dict.fromkeys(f"{group.map_name} maps, {group.protocol} protocol" for group in gathered))
@@ -147,15 +150,16 @@ def _interval(cell: Cell, column: Column) -> str:
 
 
 def _group_rows(group: Group) -> list[Row]:
+    alike = len(group.counts) == 1
     best = {
         column.key: max((v for _, e in group.members if (v := value_of(e, column.key)) is not None), default=None)
         for column in COLUMNS
-        if column.best and len(group.members) > 1
+        if column.best and alike and len(group.members) > 1
     }
     return [
         Row(
             dataset=group.dataset,
-            approach=run.name,
+            approach=run.name if alike else f"{run.name}, {len(evaluation.records):,} examples",
             examples=evaluation.summary.get("examples"),
             cells=tuple(
                 _cell(run, evaluation, column, best.get(column.key), by_m=len(group.points) > 1) for column in COLUMNS

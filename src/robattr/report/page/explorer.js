@@ -42,6 +42,8 @@
   const state = { group: data.groups[0], example: null, step: 0, top: false, amplify: 1, cards: [], drawing: 0 };
   const className = (label) => state.group.classes[label] ?? String(label);
   const longest = () => Math.max(...state.group.iterations.map((t) => t.length));
+  // A thinned gallery holds one iterate of each example, the reported one, at an iteration of its own.
+  const reached = (t, step) => (t.length === 1 ? (step ? "after" : "before") : String(step ? t[step - 1] : 0));
   // A card for each model; where there is one model, its examples stand side by side instead.
   const ABREAST = 4;
   const alone = () => state.group.models.length === 1;
@@ -114,7 +116,7 @@
     card.changeCaption.textContent = `change ×${state.amplify}`;
     const label = className(card.example.label);
     card.image.setAttribute("aria-label", `Image of class ${label}`);
-    card.perturbed.setAttribute("aria-label", `The image after ${step ? iterations[step - 1] : 0} attack iterations`);
+    card.perturbed.setAttribute("aria-label", `The perturbed image, iteration ${reached(iterations, step)}`);
     card.change.setAttribute("aria-label", `The perturbation, amplified ${state.amplify} times`);
     card.before.setAttribute("aria-label", "Attribution map before the attack");
     card.after.setAttribute("aria-label", `Attribution map after the attack, ${percent(topk)} of the top pixels kept`);
@@ -128,7 +130,7 @@
     card.path.setAttribute("d", points.map(([t, v], i) => `${i ? "L" : "M"}${x(t).toFixed(1)},${y(v).toFixed(1)}`).join(""));
     const now = step ? [iterations[step - 1], entry.topk[step - 1] ?? 0] : [0, 1];
     card.now.setAttribute("cx", x(now[0])); card.now.setAttribute("cy", y(now[1]));
-    card.end.textContent = String(last);
+    card.end.textContent = iterations.length === 1 ? "after" : String(last);
   };
 
   const draw = async () => {
@@ -271,10 +273,10 @@
   const setStep = (step) => {
     state.step = step;
     const longestRow = state.group.iterations.find((t) => t.length === longest());
-    const iteration = step ? longestRow[step - 1] : 0;
+    const iteration = reached(longestRow, step), last = longestRow[longestRow.length - 1];
     $("step").value = step;
-    $("step").setAttribute("aria-valuetext", `iteration ${iteration} of ${longestRow[longestRow.length - 1]}`);
-    $("step-out").textContent = `${iteration}`;
+    $("step").setAttribute("aria-valuetext", longest() === 1 ? iteration : `iteration ${iteration} of ${last}`);
+    $("step-out").textContent = iteration;
     if (state.example) draw();
   };
   $("step").addEventListener("input", () => { stop(); setStep(Number($("step").value)); });
