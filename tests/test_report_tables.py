@@ -57,10 +57,27 @@ def test_rows_of_other_examples_say_so_and_none_is_the_best(runs: list[Path]) ->
     path = runs[0] / "records" / "paper-ig.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "examples": 50}))
     made = _table(runs)
-    assert [row.approach for row in made.rows[:2]] == ["NATURAL, 50 examples", "Madry et al., 120 examples"]
+    assert [row.label for row in made.rows[:2]] == ["NATURAL, 50 examples", "Madry et al., 120 examples"]
     assert not any(cell.best for row in made.rows for cell in row.cells)
     (found,) = map(finding, measured(read_runs(runs)))
     assert "The two models were measured on 50 and 120 examples" in " ".join(found.cautions)
+
+
+def test_rows_of_several_kinds_of_measurement_are_told_apart(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "natural", gallery=False)
+    for file in list((run / "records").iterdir()):
+        summary = json.loads(file.read_text()) if file.suffix == ".json" else None
+        text = json.dumps({**summary, "protocol": "strict", "map": "sg"}) if summary else file.read_text()
+        file.with_name(file.name.replace("paper-ig", "strict-sg")).write_text(text)
+    made = _table([run])
+    kinds = ["ig maps, paper protocol", "sg maps, strict protocol"]
+    for text in (tables.markdown(made), tables.latex(made)):
+        assert all(text.count(f"fashion-mini, {kind}") == 1 for kind in kinds)
+    rows = list(csv.DictReader(io.StringIO(tables.csv(made))))
+    assert [(row["dataset"], row["protocol"], row["map"]) for row in rows] == [
+        ("fashion-mini", "paper", "ig"),
+        ("fashion-mini", "strict", "sg"),
+    ]
 
 
 def test_latex_rows_have_one_cell_per_column_and_are_escaped(runs: list[Path]) -> None:

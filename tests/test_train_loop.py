@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from dataclasses import replace
 from typing import get_args
 
@@ -51,6 +52,14 @@ def test_every_method_trains_and_leaves_a_whole_run_directory(tmp_path, method):
     assert environment["versions"]["torch"] == torch.__version__
     stored = models.load_weights(tiny_net(), outcome.path / "model.safetensors")
     assert torch.equal(weights(stored), weights(model))
+
+
+def test_the_command_of_a_run_can_be_typed_again(tmp_path, monkeypatch):
+    words = ["train", "fashion-mini/natural", "--out", "runs/a b"]
+    monkeypatch.setattr("sys.argv", ["robattr", *words])
+    _, outcome = go(replace(QUICK, steps=1), tmp_path / "run")
+    command = json.loads((outcome.path / "environment.json").read_text())["command"]
+    assert shlex.split(command) == ["robattr", *words]
 
 
 def test_the_size_of_ig_is_told_apart_from_the_loss_it_is_added_to():

@@ -77,7 +77,7 @@ def _cautions(
     said = []
     if best[0] is not reference[0]:
         both = reference[1], best[1]
-        counts = [len(e.records) for e in both]
+        counts = [e.examples for e in both]
         if counts[0] != counts[1]:
             said.append(
                 f"The two models were measured on {counts[0]:,} and {counts[1]:,} examples: robattr compare takes "

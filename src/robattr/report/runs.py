@@ -37,6 +37,11 @@ class Evaluation:
     source: Path
     weights: str | None = None
 
+    @property
+    def examples(self) -> int:
+        """How many examples it is of."""
+        return int(self.summary.get("examples") or len(self.records))
+
     def scores(self, name: str, *, of: Container[Any] | None = None) -> list[float]:
         """The values of a score over the examples that have one (the correctly classified), or over those in `of`."""
         shown = (r for r in self.records if of is None or r["id"] in of)
@@ -105,7 +110,7 @@ class Group:
     @property
     def counts(self) -> tuple[int, ...]:
         """The numbers of examples that the evaluations are of."""
-        return tuple(sorted({len(evaluation.records) for _, evaluation in self.members}))
+        return tuple(sorted({evaluation.examples for _, evaluation in self.members}))
 
     @property
     def points(self) -> tuple[int, ...]:

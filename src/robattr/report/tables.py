@@ -54,10 +54,24 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
+    """A run, measured on a dataset by a protocol with a kind of map; `alike`: on as many examples as its neighbours."""
+
     dataset: str
+    protocol: str
+    map_name: str
     approach: str
-    examples: int | None
+    examples: int
+    alike: bool
     cells: tuple[Cell, ...]
+
+    @property
+    def label(self) -> str:
+        """The approach, and the number of examples where the rows beside it are of others."""
+        return self.approach if self.alike else f"{self.approach}, {self.examples:,} examples"
+
+    @property
+    def kind(self) -> str:
+        return f"{self.map_name} maps, {self.protocol} protocol"
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,10 @@ class Table:
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+
+    def place(self, row: Row) -> str:
+        """The dataset of a row, and how it was measured where others of the table were measured otherwise."""
+        return row.dataset if len({other.kind for other in self.rows}) == 1 else f"{row.dataset}, {row.kind}"
 
     @property
     def has_paper(self) -> bool:
@@ -78,7 +96,7 @@ def table(groups: Iterable[Group]) -> Table:
     """
     gathered = tuple(groups)
     rows = tuple(row for group in gathered for row in _group_rows(group))
-    kinds = "; ".join(dict.fromkeys(f"{group.map_name} maps, {group.protocol} protocol" for group in gathered))
+    kinds = "; ".join(dict.fromkeys(row.kind for row in rows))
     ks = sorted({group.k for group in gathered})
     k = f"k = {', '.join(map(str, ks))}"
     caption = f"Robustness of attributions ({kinds}, {k}). Intervals are 95%."
@@ -90,8 +108,8 @@ def markdown(made: Table) -> str:
     """A GitHub table; the interval follows in brackets, the paper's value on a second line of the cell."""
     rows = [
         [
-            escape_markdown(row.dataset),
-            escape_markdown(row.approach),
+            escape_markdown(made.place(row)),
+            escape_markdown(row.label),
             *(_markdown_cell(cell, column) for cell, column in zip(row.cells, made.columns, strict=True)),
         ]
         for row in made.rows
@@ -116,12 +134,13 @@ def latex(made: Table) -> str:
     ]
     previous = None
     for row in made.rows:
-        if row.dataset != previous:
+        place = made.place(row)
+        if place != previous:
             lines.append("\\midrule")
-        shown = _escape_latex(row.dataset) if row.dataset != previous else ""
+        shown = _escape_latex(place) if place != previous else ""
         cells = [_latex_cell(c, column) for c, column in zip(row.cells, made.columns, strict=True)]
-        lines.append(" & ".join([shown, _escape_latex(row.approach), *cells]) + r" \\")
-        previous = row.dataset
+        lines.append(" & ".join([shown, _escape_latex(row.label), *cells]) + r" \\")
+        previous = place
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", f"% {made.caption}", ""])
 
 
@@ -130,10 +149,11 @@ def csv(made: Table) -> str:
     out = io.StringIO()
     writer = _csv.writer(out, lineterminator="\n")
     parts = ("", "_low", "_high", "_paper")
-    writer.writerow(["dataset", "approach", "examples", *(c.key + part for c in made.columns for part in parts)])
+    about = ("dataset", "protocol", "map", "approach", "examples")
+    writer.writerow([*about, *(c.key + part for c in made.columns for part in parts)])
     for row in made.rows:
-        values = [v for c in row.cells for v in (c.value, c.low, c.high, c.paper)]
-        writer.writerow([row.dataset, row.approach, row.examples, *("" if v is None else repr(v) for v in values)])
+        values = ["" if v is None else repr(v) for c in row.cells for v in (c.value, c.low, c.high, c.paper)]
+        writer.writerow([row.dataset, row.protocol, row.map_name, row.approach, row.examples, *values])
     return out.getvalue()
 
 
@@ -159,8 +179,11 @@ def _group_rows(group: Group) -> list[Row]:
     return [
         Row(
             dataset=group.dataset,
-            approach=run.name if alike else f"{run.name}, {len(evaluation.records):,} examples",
-            examples=evaluation.summary.get("examples"),
+            protocol=group.protocol,
+            map_name=group.map_name,
+            approach=run.name,
+            examples=evaluation.examples,
+            alike=alike,
             cells=tuple(
                 _cell(run, evaluation, column, best.get(column.key), by_m=len(group.points) > 1) for column in COLUMNS
             ),

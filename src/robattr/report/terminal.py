@@ -29,12 +29,12 @@ def _rows(made: Table) -> Any:
         drawn.add_column(column.title, justify="right", no_wrap=True)
     previous = None
     for row in made.rows:
-        if previous not in (None, row.dataset):
+        if previous not in (None, made.place(row)):
             drawn.add_section()
-        previous = row.dataset
+        previous = made.place(row)
         # Text, not strings: a name in square brackets is a name, not markup.
-        names = [text.Text(row.dataset)] if several else []
-        names.append(text.Text(row.approach))
+        names = [text.Text(made.place(row))] if several else []
+        names.append(text.Text(row.label))
         drawn.add_row(*names, *(_shown(*pair, "\n") for pair in zip(row.cells, made.columns, strict=True)))
     return drawn
 
@@ -44,7 +44,7 @@ def _lines(made: Table) -> Any:
     drawn.add_column(no_wrap=True)
     drawn.add_column(overflow="fold")
     for row in made.rows:
-        name = f"{row.dataset} · {row.approach}" if several else row.approach
+        name = f"{made.place(row)} · {row.label}" if several else row.label
         drawn.add_row("", text.Text(name, style="bold"))
         for cell, column in zip(row.cells, made.columns, strict=True):
             drawn.add_row(text.Text(column.title), _shown(cell, column, " "))
@@ -64,7 +64,7 @@ def _drawn(made: Table, *, show_header: bool = True) -> Any:
 
 
 def _several(made: Table) -> bool:
-    return len({row.dataset for row in made.rows}) > 1
+    return len({made.place(row) for row in made.rows}) > 1
 
 
 def _shown(cell: Cell, column: Column, between: str) -> Any:

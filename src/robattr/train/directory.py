@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -141,7 +142,7 @@ def environment(world: World) -> dict[str, Any]:
     gpu = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else None
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["robattr", *sys.argv[1:]]),
+        "command": shlex.join(["robattr", *sys.argv[1:]]),
         "versions": {
             "robattr": robattr.__version__,
             "python": platform.python_version(),
