@@ -72,6 +72,10 @@ def test_compare_pairs_two_runs(runs) -> None:
     assert shown.exit_code == 0, shown.output
     assert "Rank Corr." in shown.output
     assert "points" in shown.output
+    record = runs[1] / "records" / "paper-ig.json"
+    refused = invoke("compare", runs[0], record).exception
+    assert isinstance(refused, InvalidInput)
+    assert f"got the file {record}: give the run" in str(refused)
     note = runs[1] / "records" / "paper-ig.settings"
     whole = note.read_text()
     note.write_text(whole.replace('"eps": 0.1', '"eps": 0.2'))

@@ -125,6 +125,8 @@ def compare(
     from robattr.evaluate.records import read
     from robattr.evaluate.summary import compare as paired
 
+    if file := next((run for run in (first, second) if run.is_file()), None):
+        raise InvalidInput(f"expected an evaluated run directory, got the file {file}: give the run it was made from")
     paths = [run / "records" / f"{protocol}-{map_name}.jsonl" for run in (first, second)]
     sides = [read(path) for path in paths]
     _check_alike(paths)
