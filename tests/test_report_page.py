@@ -80,6 +80,18 @@ def test_the_command_on_a_page_of_records_names_files_that_are_there(runs: list[
     assert all((tmp_path / record).is_file() for record in records)
 
 
+def test_a_page_to_send_says_nothing_of_the_folders_above_the_runs(tmp_path: Path) -> None:
+    for number, method in enumerate(("natural", "madry")):
+        run = write_run(tmp_path / "secret" / "runs", method, gallery=False)
+        for name, key in (("config", "warm_start"), ("environment", "command"), ("records/paper-ig", "command")):
+            file = run / f"{name}.json"
+            words = f"robattr evaluate {run} --seed {number}" if key == "command" else str(run)
+            file.write_text(json.dumps({**json.loads(file.read_text()), key: words}))
+    written = page(read_runs(sorted((tmp_path / "secret" / "runs").iterdir())))
+    assert "secret" not in written
+    assert "robattr evaluate runs/natural --seed 0" in written
+
+
 def test_box_is_tukeys() -> None:
     values = np.random.default_rng(0).standard_t(2, 300)
     ours, theirs = svg.box_of(values), boxplot_stats(values)[0]

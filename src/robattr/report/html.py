@@ -23,6 +23,7 @@ from robattr._version import __version__
 from robattr.errors import InvalidInput
 from robattr.evaluate.run import PROBED
 from robattr.report import audited, curves, svg
+from robattr.report.distil import portable
 from robattr.report.explorer import BUDGET, explorer
 from robattr.report.findings import alarms, finding
 from robattr.report.published import SOURCE
@@ -182,8 +183,8 @@ def _about(run: Run) -> dict[str, Any]:
     return {
         "name": run.name,
         "path": _shown(run.path),
-        "config": {key: _plain(value) for key, value in run.config.items()},
-        "environment": {key: _plain(value) for key, value in run.environment.items()},
+        "config": {key: _plain(portable(value)) for key, value in run.config.items()},
+        "environment": {key: _plain(portable(value)) for key, value in run.environment.items()},
         "evaluations": [_evaluated(e.summary) for e in run.evaluations],
     }
 
@@ -194,7 +195,7 @@ def _commands(runs: Sequence[Run]) -> list[str]:
     evaluated = [e.summary.get("command") for run in runs for e in run.evaluations]
     sources = [source for run in runs for source in _sources(run)]
     rendered = f"robattr report {' '.join(shlex.quote(_shown(source)) for source in sources)} -o report.html"
-    return list(dict.fromkeys(str(command) for command in [*trained, *evaluated, rendered] if command))
+    return list(dict.fromkeys(portable(str(command)) for command in [*trained, *evaluated, rendered] if command))
 
 
 def _sources(run: Run) -> list[Path]:
@@ -221,13 +222,13 @@ def _evaluated(summary: Mapping[str, Any]) -> dict[str, Any]:
         "versions",
         "diagnostics",
     )
-    return {key: _plain(summary[key]) for key in shown if summary.get(key) is not None}
+    return {key: _plain(portable(summary[key])) for key in shown if summary.get(key) is not None}
 
 
 def _differing(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     """The configuration keys on which the runs disagree, with each run's value."""
     keys = dict.fromkeys(key for run in runs for key in run.config)
-    rows = [(key, [_plain(run.config.get(key, "–")) for run in runs]) for key in keys]
+    rows = [(key, [_plain(portable(run.config.get(key, "–"))) for run in runs]) for key in keys]
     return [(key, values) for key, values in rows if len(set(values)) > 1]
 
 
