@@ -238,6 +238,9 @@ def test_a_summary_of_other_examples_is_not_recorded(tmp_path: Path) -> None:
     change(run / "records" / "paper-ig.json", examples=150)
     with pytest.raises(CheckpointError, match="sums up 150 examples, but 120"):
         write_records(read_runs([run]), tmp_path / "results")
+    (run / "records" / "paper-ig.jsonl").unlink()
+    with pytest.raises(CheckpointError, match="but 0 are recorded beside it: evaluate again, with --examples 150"):
+        write_records(read_runs([run]), tmp_path / "results")
     assert not (tmp_path / "results").exists()
 
 

@@ -28,11 +28,11 @@ _PATH = re.compile(r"(?:(?<![\w./\\)\]-])|(?<=\s-\w))(?!//)(?:file://)?(?:~|[A-Z
 
 def record(run: Run, evaluation: Evaluation, *, name: str | None = None) -> Record:
     """The record of one evaluation of a run; `name` replaces what its configuration calls the variant."""
-    examples = evaluation.summary.get("examples")
-    if examples != len(evaluation.records):
+    examples, recorded = evaluation.summary.get("examples"), len(evaluation.records)
+    if examples != recorded:
         raise CheckpointError(
-            f"{evaluation.source} sums up {examples} examples, but {len(evaluation.records)} are recorded beside it: "
-            f"evaluate again, with --examples {len(evaluation.records)}"
+            f"{evaluation.source} sums up {examples} examples, but {recorded} are recorded beside it: evaluate again, "
+            f"with --examples {recorded or examples}"
         )
     return Record(
         variant=slug(name) if name else run.variant,
