@@ -280,3 +280,18 @@ def test_an_undecided_comparison_says_so(tmp_path: Path) -> None:
         summary["columns"]["topk"] |= {"low": 0.0, "high": 1.0}
         file.write_text(json.dumps(summary))
     assert "intervals of pixels kept and of accuracy overlap" in finding(groups(read_runs(paths))[0]).cautions[0]
+
+
+def test_the_headline_names_the_highest_mean_and_says_who_is_as_good(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path, method, gallery=False) for method in ("natural", "madry", "ig-sum-norm")]
+    for path, value in zip(paths, (0.3, 0.75, 0.74), strict=True):
+        file = path / "records" / "paper-ig.json"
+        summary = json.loads(file.read_text())
+        summary["columns"]["topk"] |= {"value": value, "low": value - 0.02, "high": value + 0.02}
+        file.write_text(json.dumps(summary))
+    said = finding(groups(read_runs(paths))[0])
+    assert (
+        "70% of the 100 most important pixels of the NATURAL model, and 25% of those of the Madry et al."
+        in said.headline
+    )
+    assert "Whether Madry et al. keeps more than IG-SUM-NORM is not settled: their intervals overlap." in said.cautions

@@ -18,10 +18,7 @@ class Finding:
 
 
 def finding(group: Group) -> Finding:
-    """Compare the reference model (NATURAL where there is one, else the most fragile) with the most robust one.
-
-    Of models whose intervals reach the best value, the last in the paper's order is named: IG-SUM-NORM, if it is there.
-    """
+    """Compare the reference model (NATURAL where there is one, else the most fragile) with the most robust one."""
     scored = [(run, e) for run, e in group.members if _column(e, "topk").get("value") is not None]
     if not scored:
         return Finding(f"On {group.dataset} no example was scored, so there is nothing to compare.", ())
@@ -30,9 +27,7 @@ def finding(group: Group) -> Finding:
             f"On {group.dataset} the models were not measured alike ({', '.join(odd)}): their numbers do not compare."
         )
         return Finding(said, tuple(_cautions(scored, scored[0], scored[0])))
-    most = max(_mean(e, "topk") for _, e in scored)
-    best = [m for m in scored if max(_mean(m[1], "topk"), _column(m[1], "topk").get("high") or 0.0) >= most][-1]
-    worst = min(scored, key=lambda member: _mean(member[1], "topk"))
+    best, worst = (choose(scored, key=lambda member: _mean(member[1], "topk")) for choose in (max, min))
     reference = next((member for member in scored if member[0].method == "natural"), worst)
     return Finding(_headline(group, reference, best), tuple(_cautions(scored, reference, best)))
 
@@ -88,6 +83,11 @@ def _cautions(
             said.append(
                 f"The two models' intervals of {' and of '.join(unsettled)} overlap: this many examples do not settle "
                 "the difference."
+            )
+        others = [(run.name, e) for run, e in scored if run is not best[0] and run is not reference[0]]
+        if close := [name for name, e in others if _overlap(_column(e, "topk"), _column(best[1], "topk"))]:
+            said.append(
+                f"Whether {best[0].name} keeps more than {' and '.join(close)} is not settled: their intervals overlap."
             )
     for run, e in scored:
         share = e.summary.get("never_kept")
