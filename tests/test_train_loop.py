@@ -17,7 +17,7 @@ from robattr.data import Batches, from_tensors
 from robattr.errors import CheckpointError, Diverged, InvalidInput
 from robattr.formula import Distributional
 from robattr.train import checkpoint, loop, start
-from robattr.train.directory import InUse, locked
+from robattr.train.directory import InUse, RunDirectory, locked, read_config
 from robattr.train.loop import train
 from robattr.train.run import Method
 from robattr.train.state import make_optimizer
@@ -328,6 +328,28 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
     again, outcome = go(QUICK, tmp_path / "run", resume=True)
     assert outcome.finished
     assert torch.equal(weights(again), weights(model))
+
+
+def test_a_run_is_extended_but_never_said_to_be_shorter_than_it_was(tmp_path, monkeypatch):
+    run = replace(QUICK, schedule="constant")
+    go(run, tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"6 steps behind it, more than the 4 asked for.*--set steps=6"):
+        go(replace(run, steps=4), tmp_path / "run", resume=True)
+    assert read_config(RunDirectory(tmp_path / "run"))["steps"] == 6
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", killed)  # in the first step beyond the old end
+        with pytest.raises(KeyboardInterrupt):
+            go(replace(run, steps=8), tmp_path / "run", resume=True)
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+    extended, outcome = go(replace(run, steps=8), tmp_path / "run", resume=True)
+    whole, _ = go(replace(run, steps=8), tmp_path / "whole")
+    assert outcome.step == 8
+    assert torch.equal(weights(extended), weights(whole))
 
 
 def test_two_processes_cannot_write_one_run(tmp_path):

@@ -50,6 +50,8 @@ def begin(
             content = save(state, run, here)
         notes = [f"passed over a checkpoint: {reason}" for reason in refused]
     state.restore(checkpoint.unpack(world.from_leader(content)))
+    if world.leads and state.step < run.steps:
+        here.weights.unlink(missing_ok=True)  # of fewer steps: whoever finds weights here takes the run for finished
     if state.step:
         notes.append(f"continuing {here.path} from step {state.step}")
     return state, notes
