@@ -34,9 +34,8 @@ from robattr.train.run import Run
     ],
 )
 def test_words_are_typed_by_their_field(word, key, value):
-    run = settings.change_by_words(Run(), [word])
-    assert getattr(run, key) == value
-    assert type(getattr(run, key)) is type(value)
+    assert settings.parse_word(word) == (key, value)
+    assert type(settings.parse_word(word)[1]) is type(value)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +76,33 @@ def test_a_rate_that_would_be_ignored_is_refused():
     with pytest.raises(InvalidInput, match="lr has no effect on a piecewise schedule"):
         settings.change(run, {"lr": 0.1})  # as a file or a sweep says it
     assert settings.change_by_words(run, ["lr=0.1", "schedule=constant"]).rate(0) == 0.1
+    for word in ("rates=1e-3", "boundaries=5", "warmup=10"):
+        with pytest.raises(InvalidInput, match="has no effect on a constant schedule: set schedule="):
+            settings.change_by_words(Run(), [word])
+    assert settings.change_by_words(Run(), ["rates=1e-3", "schedule=piecewise"]).rate(0) == 1e-3
+    assert settings.change_by_words(run, ["rates=none", "boundaries=none", "schedule=constant"]).rates == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "word", "remedy"),
+    [
+        ("method", "ig_norm", "did you mean 'ig-norm'"),
+        ("optimizer", "sgd", "valid: adam, momentum"),  # was Adam
+        ("norm", "inf", "did you mean 'linf'"),  # was the ℓ₂ ball
+        ("reduction", "average", "valid: mean, sum"),  # was the sum
+        ("schedule", "onecycle", "did you mean 'one-cycle'"),
+        ("precision", "fp16", "did you mean"),
+    ],
+)
+def test_a_run_made_in_python_is_held_to_its_words_as_well(key, word, remedy):
+    with pytest.raises(InvalidInput, match=f"{key} cannot be '{word}'; {remedy}"):
+        Run(**{key: word})
+
+
+def test_a_seed_that_torch_cannot_take_is_refused():
+    assert Run(seed=2**63 - 1).seed == 2**63 - 1
+    with pytest.raises(InvalidInput, match="seed must be below"):
+        settings.change_by_words(Run(), ["seed=99999999999999999999"])
 
 
 def test_files_are_typed_strictly(tmp_path):

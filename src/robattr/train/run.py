@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 
 from robattr import objectives
-from robattr.errors import InvalidInput
+from robattr.errors import InvalidInput, nearest
 from robattr.formula import (
     PGD,
     Distributional,
@@ -93,6 +93,8 @@ class Run:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
+        for name in CHOICES:
+            check_choice(name, getattr(self, name))
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and not value >= least:
@@ -101,6 +103,8 @@ class Run:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InvalidInput(f"{name} must be positive, got {value}")
+        if not self.seed < 2**63:
+            raise InvalidInput(f"seed must be below 2**63, which is all that torch takes, got {self.seed}")
         if self.schedule == "piecewise" and len(self.rates) != len(self.boundaries) + 1:
             raise InvalidInput(
                 f"a piecewise schedule needs one rate more than boundaries, got rates={self.rates} and "
@@ -205,6 +209,16 @@ class Run:
         return {key: value for key, value in self.as_dict().items() if key not in idle}
 
 
+def check_choice(name: str, value: object) -> None:
+    """Refuse a word that is none of those the field `name` has: any other would be taken for one of them."""
+    if value not in CHOICES[name]:
+        raise InvalidInput(f"{name} cannot be {value!r}; {nearest(str(value), CHOICES[name])}")
+
+
+KINDS: dict[str, Any] = get_type_hints(Run)
+CHOICES: dict[str, tuple[str, ...]] = {
+    name: get_args(kind) for name, kind in KINDS.items() if get_origin(kind) is Literal
+}
 RULES: dict[str, Rules] = {"left": left, "right": right, "midpoint": midpoint, "gauss-legendre": gauss_legendre}
 SCHEDULES: dict[str, Callable[[Run], schedules.Schedule]] = {
     "constant": lambda run: schedules.constant(run.lr),

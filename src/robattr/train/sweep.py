@@ -23,7 +23,7 @@ from robattr.errors import CheckpointError, Diverged, InvalidInput
 from robattr.train import checkpoint, settings
 from robattr.train.directory import InUse, locked
 from robattr.train.loop import train
-from robattr.train.run import Run
+from robattr.train.run import KINDS, Run
 
 Point = Mapping[str, Any]
 Scores = dict[str, float]
@@ -58,7 +58,7 @@ def parse_axis(word: str) -> tuple[str, Sequence[Any] | Span]:
         raise InvalidInput(f"--over expects key=value,value,… or key=low..high, got {word!r}")
     first, *rest = [settings.parse_word(f"{key}={part}") for part in text.replace("..", ",").split(",")]
     key = first[0]
-    if get_origin(settings.KINDS[key]) is tuple:
+    if get_origin(KINDS[key]) is tuple:
         raise InvalidInput(f"{key} is a list: sweep over it with one --set and one --out per value")
     values = [first[1], *(value for _, value in rest)]
     if ".." not in text:
