@@ -222,6 +222,12 @@ def test_divergence_stops_at_once_keeps_a_good_state_and_says_what_to_lower(tmp_
     assert go(again, tmp_path / "again")[1].finished
 
 
+def test_a_mask_of_infinities_is_no_divergence(tmp_path):
+    model = tiny_net()
+    model[1].register_buffer("mask", torch.full((3, 3), -torch.inf).triu(1))
+    assert go(QUICK, tmp_path / "run", model=model)[1].finished
+
+
 def test_a_warm_start_begins_with_the_weights_of_another_run(tmp_path):
     first, _ = go(QUICK, tmp_path / "first")
     run = replace(QUICK, warm_start=str(tmp_path / "first"), steps=1, lr=1e-12)
