@@ -7,14 +7,14 @@ from inspect import signature
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from robattr import data as datasets
 from robattr import models
 from robattr.data import Dataset
 from robattr.engine import Step, layout
-from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel, nearest
-from robattr.formula.network import second_order
+from robattr.errors import CheckpointError, InvalidInput, RobattrError, UnsupportedModel, nearest
+from robattr.formula.checks import check_batch
 from robattr.models.defaults import DEFAULTS
 from robattr.models.store import locate
 from robattr.train import checkpoint
@@ -49,7 +49,13 @@ def begin(
                 load_weights(model, run.warm_start)
             content = save(state, run, here)
         notes = [f"passed over a checkpoint: {reason}" for reason in refused]
-    state.restore(checkpoint.unpack(world.from_leader(content)))
+    try:
+        state.restore(checkpoint.unpack(world.from_leader(content)))
+    except (RuntimeError, ValueError) as error:  # torch's words for names, shapes or parameter groups that differ
+        first = str(error).replace(":\n", "\n").splitlines()[:2][-1].strip()
+        raise CheckpointError(
+            f"{here.path} was begun with another network ({first}): give it that one, or choose another --out"
+        ) from error
     if world.leads and state.step < run.steps:
         here.weights.unlink(missing_ok=True)  # of fewer steps: whoever finds weights here takes the run for finished
     if state.step:
@@ -94,16 +100,17 @@ def check_fit(model: nn.Module, data: Dataset, *, world: World, dtype: torch.dty
         raise UnsupportedModel("the network has no parameters that require a gradient: nothing could be trained")
     x = data.pixels(data.train.images[:1]).to(world.device, dtype)
     try:
-        with torch.no_grad(), second_order(model):
-            out = model(x)
-    except RuntimeError as error:
+        outputs = check_batch(model, x, torch.zeros(1, dtype=torch.int64, device=world.device))
+    except RobattrError:
+        raise
+    except Exception as error:  # networks refuse a size in words of their own: torchvision by an AssertionError
         raise UnsupportedModel(
             f"the network fails at inputs of shape {tuple(x.shape[1:])}, which those of {data.name} have: "
             f"{str(error).partition(chr(10))[0]}"
         ) from error
-    if isinstance(out, Tensor) and out.ndim == 2 and out.shape[1] < len(data.classes):
+    if outputs < len(data.classes):
         raise UnsupportedModel(
-            f"the network has {out.shape[1]} outputs, {data.name} {len(data.classes)} classes: give it one for each"
+            f"the network has {outputs} outputs, {data.name} {len(data.classes)} classes: give it one for each"
         )
 
 
