@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from robattr import models
-from robattr.data import Batches, from_tensors
+from robattr.data import Batches, Dataset, Split, from_tensors
 from robattr.errors import CheckpointError, Diverged, InvalidInput
 from robattr.formula import Distributional
 from robattr.train import checkpoint, loop, start
@@ -390,6 +390,13 @@ def test_what_cannot_be_built_is_refused_with_a_remedy(tmp_path):
         train(replace(QUICK, model="smal_cnn"), tmp_path / "a", dataset=tiny_data(), device="cpu")
     with pytest.raises(InvalidInput, match="unknown device 'gpu'"):
         train(QUICK, tmp_path / "b", dataset=tiny_data(), device="gpu")
+    table = Split(torch.rand(12, 5), torch.arange(12) % 3, torch.arange(12))
+    rows = Dataset("rows", table, table, table, classes=("a", "b", "c"), bounds=(0.0, 1.0))
+    with pytest.raises(InvalidInput, match=r"small_cnn expects images .* got inputs of shape \(5,\) in rows"):
+        train(QUICK, tmp_path / "c", dataset=rows, device="cpu")
+    with pytest.raises(InvalidInput, match=r"images \(C, H, W\) to mirror, got inputs of shape \(5,\)"):
+        train(replace(QUICK, mirror=True), tmp_path / "c", dataset=rows, model=nn.Linear(5, 3), device="cpu")
+    assert train(QUICK, tmp_path / "c", dataset=rows, model=nn.Linear(5, 3), device="cpu").finished
 
 
 @pytest.mark.parametrize("name", sorted(models.architectures))

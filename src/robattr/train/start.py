@@ -88,6 +88,11 @@ def build_model(run: Run, data: Dataset) -> nn.Module:
         raise InvalidInput(
             f"unknown model {name!r} (or package.module:function); {nearest(name, models.architectures)}"
         )
+    if data.train.images.ndim != 4:
+        raise InvalidInput(
+            f"{name} expects images (C, H, W), got inputs of shape {tuple(data.train.images.shape[1:])} in "
+            f"{data.name}: bring a network of your own, model=package.module:function"
+        )
     channels, size, _ = data.shape
     fits = {"classes": len(data.classes), "channels": channels, "size": size, "scale": 255 / data.bounds[1]}
     make = models.architectures[name]
