@@ -12,12 +12,16 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from robattr import recipes
 from robattr.cli import app
+from robattr.data import from_tensors
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.recipes.selection import measure_on_validation
+from robattr.train.distributed import World
+from robattr.train.loop import validate
 from robattr.train.sweep import Result, Span, _requeue_abandoned, _study, name_of, parse_axes, parse_axis, sweep, table
 
 RUN = replace(
@@ -124,6 +128,21 @@ def test_a_diverged_point_is_marked_and_the_others_go_on(tmp_path):
     found, _ = sweep(run, {"lr": [1e-3, 1e30]}, tmp_path, measure=accuracy, device="cpu")
     assert [bool(result.scores) for result in found] == [True, False]
     assert "| 1e+30 | diverged |" in table(found)
+
+
+def test_an_axis_of_numbers_may_hold_none(tmp_path):
+    assert parse_axis("clip=1,none,0.5") == ("clip", [1.0, None, 0.5])
+    found, _ = sweep(RUN, {"clip": [1.0, None, 0.5]}, tmp_path, measure=accuracy, device="cpu")
+    assert points(found) == [{"clip": None}, {"clip": 0.5}, {"clip": 1.0}]
+
+
+def test_what_cannot_be_compared_on_validation_data_is_refused(tmp_path):
+    with pytest.raises(InvalidInput, match="never trains on it: full is no axis"):
+        parse_axis("full=true,false")
+    x, y = torch.rand(6, 1, 12, 12), torch.arange(6) % 2  # too few to set any apart
+    few = from_tensors(x, y, name="few")
+    with pytest.raises(InvalidInput, match="few has no validation examples"):
+        validate(torch.nn.Linear(1, 1), few, world=World(0, 1, torch.device("cpu")))
 
 
 def test_the_table_is_the_papers():

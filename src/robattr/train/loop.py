@@ -11,7 +11,7 @@ from torch import nn
 
 from robattr.data import Batches, Dataset
 from robattr.engine import deterministic, layout
-from robattr.errors import Diverged
+from robattr.errors import Diverged, InvalidInput
 from robattr.train import checkpoint
 from robattr.train.batchnorm import over_global_batch
 from robattr.train.directory import RunDirectory, claim
@@ -130,6 +130,11 @@ def figures(report: Report, state: State, run: Run) -> dict[str, float]:
 def validate(model: nn.Module, data: Dataset, *, world: World, chunk: int = 500) -> float:
     """Accuracy on the validation split, its chunks dealt out to the processes."""
     split, dtype = data.validation, next(model.parameters()).dtype
+    if not len(split):
+        raise InvalidInput(
+            f"{data.name} has no validation examples to compare runs on: bring ten or more of each class, or a folder "
+            "validation/ beside train/"
+        )
     counts = torch.zeros(2, device=world.device)
     for first in range(world.rank * chunk, len(split), world.size * chunk):
         x = data.pixels(split.images[first : first + chunk].to(world.device)).to(dtype)
