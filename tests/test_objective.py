@@ -251,6 +251,12 @@ MISTAKES = {
     "other dtype": (lambda: mlp(), GOOD[0].double(), GOOD[1], InvalidInput, "float64 on cpu and torch.float32"),
     "other device": (lambda: mlp(), GOOD[0], GOOD[1].to("meta"), InvalidInput, "one device"),
     "data parallel": (lambda: nn.DataParallel(mlp()), *GOOD, UnsupportedModel, "model.module"),
+    "batch statistics": (
+        lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3, track_running_stats=False)),
+        *GOOD,
+        UnsupportedModel,
+        "layer '1' is a batch norm without running statistics",
+    ),
     "sync batch norm": (lambda: nn.Sequential(nn.Linear(6, 3), nn.SyncBatchNorm(3)), *GOOD, UnsupportedModel, "Sync"),
     "half": (lambda: mlp().half(), *GOOD, UnsupportedModel, "model.float"),
     "bfloat16": (lambda: mlp().bfloat16(), *GOOD, UnsupportedModel, "model.float"),
