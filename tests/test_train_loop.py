@@ -178,13 +178,16 @@ def test_averaged_weights_are_kept_and_change_nothing_on_the_way(tmp_path):
         replace(run, average=1.0)
 
 
-def test_the_objective_follows_its_ramps(tmp_path):
+def test_the_objective_follows_its_ramps(tmp_path, capsys):
     run = replace(QUICK, method="ig-norm", weight=2.0, weight_ramp=(1, 5), eps_ramp=(0, 4), validate_every=0)
     go(run, tmp_path / "run")
     records = [record for record in lines(tmp_path / "run") if "loss" in record]
     assert [record["weight"] for record in records] == [0.0, 0.0, 0.5, 1.0, 1.5, 2.0]
     assert [record["eps"] for record in records] == pytest.approx([0.0, 0.025, 0.05, 0.075, 0.1, 0.1])
     assert records[0]["penalty"] == 0.0 < records[-1]["penalty"]
+    assert "stays below" not in capsys.readouterr().err
+    go(replace(run, steps=3), tmp_path / "short")
+    assert "weight stays below 2: weight_ramp ends at step 5, the run at 3" in capsys.readouterr().err
 
 
 def test_training_leaves_the_callers_randomness_alone(tmp_path):
@@ -204,6 +207,7 @@ def test_training_leaves_the_callers_randomness_alone(tmp_path):
         ({"lr": 1e30, "checkpoint_every": 1}, "lr"),  # the last checkpoint is the one the loss is NaN at
         ({"lr": 3e38, "reduction": "sum", "steps": 1}, "lr"),  # no further step sees what the update did
         ({"schedule": "piecewise", "rates": (1e30,)}, "rates"),
+        ({"method": "madry", "lr": 1e30}, "eps"),
         ({"method": "ig-norm", "weight": 1e38}, "weight"),
     ],
 )
@@ -215,6 +219,7 @@ def test_divergence_stops_at_once_keeps_a_good_state_and_says_what_to_lower(tmp_
     assert kept.path.name in str(caught.value)
     state = checkpoint.unpack(checkpoint.load(kept, run))
     assert all(bool(value.isfinite().all()) for value in state["model"].values())
+    assert ("weight (λ" in str(caught.value)) == (run.method == "ig-norm")  # of no use to the others
     assert len(lines(tmp_path / "run")) < 50
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
@@ -388,6 +393,8 @@ def test_tensorboard_gets_the_same_figures(tmp_path):
 def test_what_cannot_be_built_is_refused_with_a_remedy(tmp_path):
     with pytest.raises(InvalidInput, match=r"unknown model 'smal_cnn'.*did you mean 'small_cnn'"):
         train(replace(QUICK, model="smal_cnn"), tmp_path / "a", dataset=tiny_data(), device="cpu")
+    with pytest.raises(InvalidInput, match=r"'phtos' is neither a dataset nor a folder of class folders"):
+        train(replace(QUICK, dataset="phtos"), tmp_path / "a", device="cpu")
     with pytest.raises(InvalidInput, match="unknown device 'gpu'"):
         train(QUICK, tmp_path / "b", dataset=tiny_data(), device="gpu")
     table = Split(torch.rand(12, 5), torch.arange(12) % 3, torch.arange(12))

@@ -209,5 +209,6 @@ def _describe(run: Run, out: Path) -> None:
     from robattr.train.settings import to_toml
 
     typer.echo(f"# {out}")
-    typer.echo(f"# {run.second_order} second-order gradients per example and update")
+    for note in (f"{run.second_order} second-order gradients per example and update", *run.unreached()):
+        typer.echo(f"# {note}")
     typer.echo(to_toml(run), nl=False)

@@ -168,6 +168,21 @@ class Run:
         """The ball of p, 1/p + 1/q = 1, without bounds: its x' only measures ∇ℓ(x), no network sees it."""
         return LinfBall(self.eps, None) if self.power == 1 else LpBall(self.eps, self.power / (self.power - 1), None)
 
+    def unreached(self) -> list[str]:
+        """What the run ends before it is reached, in words: a recipe made shorter keeps its ramps."""
+        ramps = {
+            "weight": self.weight_ramp if self.method in WEIGHTED else (),
+            "eps": self.eps_ramp if self.method in IN_A_BALL else (),
+        }
+        found = [
+            f"{name} stays below {getattr(self, name):g}: {name}_ramp ends at step {ramp[1]}, the run at {self.steps}"
+            for name, ramp in ramps.items()
+            if ramp and ramp[1] > self.steps
+        ]
+        if self.schedule in WARMED and self.warmup > self.steps:
+            found.append(f"lr stays below {self.lr:g}: warmup ends at step {self.warmup}, the run at {self.steps}")
+        return found
+
     def rate(self, step: int) -> float:
         """The learning rate η_t."""
         return SCHEDULES[self.schedule](self)(step)
@@ -237,6 +252,9 @@ BOOKKEEPING = (
     "keep",
     "tensorboard",
 )
+WEIGHTED = ("ig-norm", "ig-sum-norm", "input-gradient", "distributional-ig")  # methods that heed weight
+IN_A_BALL = ("madry", "ig-norm", "ig-sum-norm", "loss-output")  # methods that depend on eps
+WARMED = ("linear", "cosine", "one-cycle")  # schedules that heed warmup
 POSITIVE = ("lr", "clip")
 LEAST = {
     "weight": 0, "eps": 0, "step_size": 0, "gamma": 0, "budget": 0, "gamma_rate": 0, "decay": 0, "momentum": 0,

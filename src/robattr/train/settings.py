@@ -13,10 +13,13 @@ from typing import Any, get_args, get_origin
 
 from robattr._text import number
 from robattr.errors import InvalidInput, nearest
-from robattr.train.run import CHOICES, KINDS, Run, check_choice
+from robattr.train.run import CHOICES, KINDS, WARMED, WEIGHTED, Run, check_choice
 
-SCHEDULED = {"rates": ("piecewise",), "boundaries": ("piecewise",), "warmup": ("linear", "cosine", "one-cycle")}
-"""Keys that only some schedules heed. A file may hold them all the same: it says every key."""
+HEEDED_BY = {
+    "weight": ("method", WEIGHTED), "weight_ramp": ("method", WEIGHTED), "warmup": ("schedule", WARMED),
+    "rates": ("schedule", ("piecewise",)), "boundaries": ("schedule", ("piecewise",)),
+}  # fmt: skip
+"""Keys that only some methods or schedules heed. A file may hold them all the same: it says every key."""
 
 
 def change(run: Run, settings: Mapping[str, Any]) -> Run:
@@ -35,10 +38,10 @@ def change_by_words(run: Run, words: Iterable[str]) -> Run:
             f"recipe is not a key to set: name it in its place, robattr train {settings['recipe']}, or in --config"
         )
     changed = change(run, settings)
-    for key, schedules in SCHEDULED.items():
-        if settings.get(key) and changed.schedule not in schedules:
+    for key, (field, heeding) in HEEDED_BY.items():
+        if settings.get(key) and (chosen := getattr(changed, field)) not in heeding:
             raise InvalidInput(
-                f"{key} has no effect on a {changed.schedule} schedule: set schedule={schedules[0]} too, or leave it"
+                f"{key} has no effect where {field} is {chosen}: set {field}={heeding[0]} too, or leave {key} out"
             )
     return changed
 

@@ -41,14 +41,14 @@ def begin(
     engine = Step(model, compiled=run.compiles(world.device.type), arithmetic=arithmetic)
     averaged = {name: p.detach().clone() for name, p in model.named_parameters()} if run.average else None
     state = State(model, make_optimizer(run, model), run.objective(data.bounds), engine, averaged)
-    content, notes = None, list[str]()
+    content, notes = None, run.unreached()
     if world.leads:
         content, refused = checkpoint.load_latest(here.checkpoints, run)
         if content is None:
             if run.warm_start:
                 load_weights(model, run.warm_start)
             content = save(state, run, here)
-        notes = [f"passed over a checkpoint: {reason}" for reason in refused]
+        notes += [f"passed over a checkpoint: {reason}" for reason in refused]
     try:
         state.restore(checkpoint.unpack(world.from_leader(content)))
     except (RuntimeError, ValueError) as error:  # torch's words for names, shapes or parameter groups that differ
@@ -72,8 +72,15 @@ def save(state: State, run: Run, here: RunDirectory) -> bytes:
 
 def load_dataset(run: Run, data_dir: str | Path | None = None) -> Dataset:
     """The dataset that `run` names: one of ours, or a folder of images."""
-    own = run.dataset not in datasets.names() and Path(run.dataset).is_dir()
-    found = datasets.from_folder(run.dataset) if own else datasets.load(run.dataset, data_dir)
+    if run.dataset in datasets.names():
+        found = datasets.load(run.dataset, data_dir)
+    elif Path(run.dataset).expanduser().is_dir():
+        found = datasets.from_folder(run.dataset)
+    else:
+        raise InvalidInput(
+            f"{run.dataset!r} is neither a dataset nor a folder of class folders of images: "
+            f"{nearest(run.dataset, datasets.names())}"
+        )
     return found.full() if run.full else found
 
 
