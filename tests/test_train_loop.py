@@ -200,6 +200,17 @@ def test_training_leaves_the_callers_randomness_alone(tmp_path):
     assert torch.equal(torch.rand(3), expected)
 
 
+def test_how_often_a_run_logs_changes_nothing_in_the_weights_of_a_net_that_draws(tmp_path):
+    class Noise(nn.Module):
+        def forward(self, x):
+            return x + 0.1 * torch.randn_like(x)  # in evaluation mode as well
+
+    nets = [nn.Sequential(Noise(), *tiny_net()) for _ in range(2)]
+    for every, net in zip((1, 6), nets, strict=True):
+        go(replace(QUICK, method="madry", log_every=every, validate_every=every), tmp_path / f"{every}", model=net)
+    assert torch.equal(weights(nets[0]), weights(nets[1]))
+
+
 @pytest.mark.parametrize(
     ("change", "lower"),
     [
