@@ -35,6 +35,8 @@ def spread(
     chunk: int | None = None,
 ) -> Change:
     """‖IG_h(x, x')‖₁ with m nodes."""
+    if not callable(rule):
+        raise InvalidInput(f"expected a family of rules such as midpoint, which m makes a rule of, got {rule!r}")
     return l1 @ IG(of=of, at=at, rule=rule(m), chunk=chunk)
 
 
