@@ -52,7 +52,7 @@ class Run:
     weight: float = 1.0  # λ of IG-NORM; β of IG-SUM-NORM
     eps: float = 0.3  # radius of the neighbourhood, in the units of the pixels
     norm: Literal["linf", "l2"] = "linf"
-    attack_steps: int = 40
+    attack_steps: int = 40  # input-gradient regularisation needs one step alone, and takes it
     step_size: float = 0.01
     m: int = 50  # points of the path in the update
     m_attack: int = 10  # points of the path in each attack step
@@ -152,7 +152,7 @@ class Run:
             case "ig-sum-norm":
                 return objectives.ig_sum_norm(self.weight, ball, by, self.m, self.m_attack, rule=rule, chunk=self.chunk)
             case "input-gradient":
-                return objectives.input_gradient(self.weight, self.power, self._dual_ball(), by)
+                return objectives.input_gradient(self.weight, self.power, self._dual_ball(), PGD(1, FAR * self.eps))
             case "loss-output":
                 return objectives.loss_output(ball, by)
             case "sinha":
@@ -165,7 +165,10 @@ class Run:
                 return replace(found, gamma=torch.tensor(self.gamma, dtype=torch.float64))
 
     def _dual_ball(self) -> LinfBall | LpBall:
-        """The ball of p, 1/p + 1/q = 1, without bounds: its x' only measures ∇ℓ(x), no network sees it."""
+        """The ball of p, 1/p + 1/q = 1, without bounds: its x' only measures ∇ℓ(x), no network sees it.
+
+        One step far beyond the ball, brought back to it, is the maximum ‖∇ℓ(x)‖_q: many short ones stay below it.
+        """
         return LinfBall(self.eps, None) if self.power == 1 else LpBall(self.eps, self.power / (self.power - 1), None)
 
     def unreached(self) -> list[str]:
@@ -207,7 +210,7 @@ class Run:
             case "distributional-ig":
                 return self.attack_steps * self.m + self.m
             case "input-gradient":
-                return self.attack_steps + 1
+                return 2
             case _:
                 return 0
 
@@ -252,6 +255,7 @@ BOOKKEEPING = (
     "keep",
     "tensorboard",
 )
+FAR = 1e4  # radii of the ball: what is left of the random start is a share of 1e-4
 WEIGHTED = ("ig-norm", "ig-sum-norm", "input-gradient", "distributional-ig")  # methods that heed weight
 IN_A_BALL = ("madry", "ig-norm", "ig-sum-norm", "loss-output")  # methods that depend on eps
 WARMED = ("linear", "cosine", "one-cycle")  # schedules that heed warmup
