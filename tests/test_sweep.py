@@ -22,7 +22,18 @@ from robattr.errors import CheckpointError, InvalidInput
 from robattr.recipes.selection import measure_on_validation
 from robattr.train.distributed import World
 from robattr.train.loop import validate
-from robattr.train.sweep import Result, Span, _requeue_abandoned, _study, name_of, parse_axes, parse_axis, sweep, table
+from robattr.train.sweep import (
+    Result,
+    Span,
+    _distribution,
+    _requeue_abandoned,
+    _study,
+    name_of,
+    parse_axes,
+    parse_axis,
+    sweep,
+    table,
+)
 
 RUN = replace(
     recipes.get("fashion-mini/ig-norm"), steps=4, batch=8, attack_steps=1, m=2, m_attack=1, checkpoint_every=2
@@ -189,6 +200,14 @@ def test_a_trial_taken_for_abandoned_while_it_is_at_work_is_finished_all_the_sam
     assert points(found) == [{"m": 2}]
     steps = [json.loads(line)["step"] for line in (tmp_path / "m=2" / "metrics.jsonl").read_text().splitlines()]
     assert len(steps) == len(dict.fromkeys(steps)) + 1  # trained once; the last step has a line of validation, too
+
+
+def test_a_worker_that_died_before_its_directory_was_made_is_taken_over(tmp_path):
+    over = {"warm_start": ["runs/first", "runs/second"]}
+    study = _study(tmp_path, over, RUN, by="")
+    study.ask({key: _distribution(axis) for key, axis in over.items()})
+    _requeue_abandoned(study, tmp_path, keys=set(over))
+    assert [trial.state.name for trial in study.get_trials(deepcopy=False)] == ["FAIL", "WAITING"]
 
 
 def test_a_killed_worker_is_taken_over_and_two_share_the_work(tmp_path):

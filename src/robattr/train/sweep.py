@@ -263,7 +263,7 @@ def _requeue_abandoned(study: Any, out: Path, *, keys: set[str]) -> None:
             continue
         path = out / name_of(trial.params)
         try:
-            path.mkdir(exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)  # a value may be a path
             with locked(path):
                 study.tell(trial.number, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
                 study.enqueue_trial(trial.params)
