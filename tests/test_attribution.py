@@ -221,6 +221,17 @@ def test_halves_that_share_a_weight_stay_together() -> None:
     assert halves(net) is None
 
 
+@pytest.mark.parametrize("where", ["the network", "its first layer"])
+def test_a_forward_pass_that_was_put_in_place_of_the_classs_is_heeded(where: str) -> None:
+    """As adapters and hooks of other libraries do it: what is called is then no affine layer any more."""
+    net = NETS["softplus"]().double()
+    part = net if where == "the network" else net[0]  # type: ignore[index]
+    plain = part.forward
+    part.forward = lambda v: plain(v).square()  # type: ignore[method-assign]
+    x, x1, y = images()
+    torch.testing.assert_close(IG()(net, x, x1, y), IG()(Whole(net), x, x1, y), rtol=1e-12, atol=1e-14)
+
+
 @pytest.mark.parametrize("chunk", [1, 3, 4, 99])
 @pytest.mark.parametrize("at", [at_input, at_layer("norm")], ids=repr)
 def test_chunks_change_nothing(chunk: int, at: Layer) -> None:

@@ -265,6 +265,19 @@ def test_prepared_data_need_no_download(tmp_path: Path) -> None:
     assert data.fetch("fashion-mini", tmp_path) == []
 
 
+def test_files_that_the_user_unpacked_are_not_fetched_again(tiny_mnist: Server, tmp_path: Path) -> None:
+    first, *others = data.fetch("mnist", tmp_path, progress=False)
+    plain = first.with_suffix("")
+    plain.write_bytes(gzip.decompress(first.read_bytes()))
+    first.unlink()
+    tiny_mnist.seen.clear()
+    assert data.fetch("mnist", tmp_path, progress=False) == [plain, *others]
+    assert not tiny_mnist.seen
+    plain.write_bytes(b"junk")
+    with pytest.raises(DataError, match=str(plain)):
+        data.fetch("mnist", tmp_path, progress=False)
+
+
 def test_a_mistyped_name_gets_the_nearest() -> None:
     result = run("fetch", "fashon-mnist")
     assert isinstance(result.exception, InvalidInput)

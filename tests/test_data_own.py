@@ -14,6 +14,9 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from robattr import data
 from robattr.errors import DataError, InvalidInput
+from robattr.evaluate import for_dataset
+from robattr.train import Run
+from robattr.train.start import build_model
 
 SPLITS = ("train", "validation", "test")
 
@@ -52,6 +55,8 @@ def test_tensors_without_channels_and_of_bytes() -> None:
     [
         (torch.rand(4, 5), torch.zeros(4).long(), {}, "images"),
         (torch.rand(0, 1, 5, 5), torch.zeros(0).long(), {}, "N > 0"),
+        (np.zeros((4, 8, 8, 3), np.uint8), torch.zeros(4).long(), {}, r"channels seem to come last.*permute"),
+        (torch.rand(4, 1, 5, 5), ["cat", "dog", "cat", "dog"], {}, "whole-number labels"),
         (torch.rand(4, 1, 5, 5) * 2, torch.zeros(4).long(), {}, "bounds"),
         (torch.full((4, 1, 5, 5), torch.nan), torch.zeros(4).long(), {}, "bounds"),
         (torch.zeros(4, 1, 5, 5).int(), torch.zeros(4).long(), {}, "uint8"),
@@ -137,6 +142,16 @@ def test_folder_of_class_folders(folder: Path) -> None:
     assert torch.equal(dataset.train.images[:, 1, 5, 5].long(), dataset.train.ids % 10 * 10)
     assert float(dataset.examples("train")[0].max()) <= 1.0
     assert data.from_folder(folder, size=8, channels=1).shape == (1, 8, 8)
+
+
+def test_a_folder_called_like_a_dataset_is_not_that_dataset(folder: Path) -> None:
+    flower = data.from_folder(folder.rename(folder.with_name("flower")), size=16)
+    assert flower.name == "folder flower"
+    protocol = for_dataset(flower)
+    assert protocol.bounds == flower.bounds
+    assert protocol.eps == pytest.approx(8 / 255)  # Flower's own is 8, of [0, 255]
+    net = build_model(Run(), flower)
+    assert net(flower.examples("train", 1)[0]).shape == (1, len(flower.classes))
 
 
 def test_broken_images_are_skipped_with_one_warning(folder: Path) -> None:

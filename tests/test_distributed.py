@@ -14,8 +14,7 @@ from typing import get_args
 import pytest
 import torch
 
-from robattr.errors import InvalidInput, UnsupportedModel
-from robattr.train.batchnorm import over_global_batch
+from robattr.errors import InvalidInput
 from robattr.train.checkpoint import listed
 from robattr.train.distributed import World
 from robattr.train.loop import train
@@ -105,15 +104,6 @@ def test_slices_cover_the_batch_and_cut_one_noise():
 def test_more_processes_than_examples_are_refused():
     with pytest.raises(InvalidInput, match="a batch of 2 cannot be shared among 3 processes"):
         World(0, 3, torch.device("cpu")).share(2)
-
-
-def test_batch_norm_that_depends_on_the_sharing_is_refused():
-    net = torch.nn.Sequential(torch.nn.BatchNorm2d(3, track_running_stats=False))
-    with (
-        pytest.raises(UnsupportedModel, match="track_running_stats"),
-        over_global_batch(net, World(0, 2, torch.device("cpu"))),
-    ):
-        pass
 
 
 def test_a_worker_leaves_no_thread_that_could_wake_while_python_ends(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -157,6 +158,10 @@ def test_train_makes_what_it_starts_from_once(tmp_path: Path, monkeypatch: pytes
     assert start.stat().st_mtime_ns == kept
     for name, value in load_file("b/model.safetensors").items():
         torch.testing.assert_close(value, weights[name], rtol=0, atol=1e-12)
+    shutil.rmtree(start)
+    resumed = CliRunner().invoke(app, [*words, "--out", "a", "--resume"])
+    assert resumed.exit_code == 0, resumed.output
+    assert not start.exists(), "a run that has begun does not need what it started from"
     monkeypatch.setenv("WORLD_SIZE", "2")
     fixed = _started(replace(recipes.get("fashion-mini/ig-sum-norm"), seed=9), device="cpu", data_dir=None)
     assert fixed.warm_start == "runs/fashion-mini/first-seed9", "several processes look for it, and do not train it"

@@ -12,13 +12,28 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from robattr import recipes
 from robattr.cli import app
+from robattr.data import from_tensors
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.recipes.selection import measure_on_validation
-from robattr.train.sweep import Result, Span, _requeue_abandoned, _study, name_of, parse_axes, parse_axis, sweep, table
+from robattr.train.distributed import World
+from robattr.train.loop import validate
+from robattr.train.sweep import (
+    Result,
+    Span,
+    _distribution,
+    _requeue_abandoned,
+    _study,
+    name_of,
+    parse_axes,
+    parse_axis,
+    sweep,
+    table,
+)
 
 RUN = replace(
     recipes.get("fashion-mini/ig-norm"), steps=4, batch=8, attack_steps=1, m=2, m_attack=1, checkpoint_every=2
@@ -126,6 +141,21 @@ def test_a_diverged_point_is_marked_and_the_others_go_on(tmp_path):
     assert "| 1e+30 | diverged |" in table(found)
 
 
+def test_an_axis_of_numbers_may_hold_none(tmp_path):
+    assert parse_axis("clip=1,none,0.5") == ("clip", [1.0, None, 0.5])
+    found, _ = sweep(RUN, {"clip": [1.0, None, 0.5]}, tmp_path, measure=accuracy, device="cpu")
+    assert points(found) == [{"clip": None}, {"clip": 0.5}, {"clip": 1.0}]
+
+
+def test_what_cannot_be_compared_on_validation_data_is_refused(tmp_path):
+    with pytest.raises(InvalidInput, match="never trains on it: full is no axis"):
+        parse_axis("full=true,false")
+    x, y = torch.rand(6, 1, 12, 12), torch.arange(6) % 2  # too few to set any apart
+    few = from_tensors(x, y, name="few")
+    with pytest.raises(InvalidInput, match="few has no validation examples"):
+        validate(torch.nn.Linear(1, 1), few, world=World(0, 1, torch.device("cpu")))
+
+
 def test_the_table_is_the_papers():
     found = [
         Result({"m": 10}, {"nat_acc": 0.9854, "adv_acc": 0.7805, "topk": 0.6714, "kendall": 0.2574}, "m=10"),
@@ -170,6 +200,14 @@ def test_a_trial_taken_for_abandoned_while_it_is_at_work_is_finished_all_the_sam
     assert points(found) == [{"m": 2}]
     steps = [json.loads(line)["step"] for line in (tmp_path / "m=2" / "metrics.jsonl").read_text().splitlines()]
     assert len(steps) == len(dict.fromkeys(steps)) + 1  # trained once; the last step has a line of validation, too
+
+
+def test_a_worker_that_died_before_its_directory_was_made_is_taken_over(tmp_path):
+    over = {"warm_start": ["runs/first", "runs/second"]}
+    study = _study(tmp_path, over, RUN, by="")
+    study.ask({key: _distribution(axis) for key, axis in over.items()})
+    _requeue_abandoned(study, tmp_path, keys=set(over))
+    assert [trial.state.name for trial in study.get_trials(deepcopy=False)] == ["FAIL", "WAITING"]
 
 
 def test_a_killed_worker_is_taken_over_and_two_share_the_work(tmp_path):

@@ -14,11 +14,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from robattr import models
-from robattr.data import Batches, from_tensors
+from robattr.data import Batches, Dataset, Split, from_tensors
 from robattr.errors import CheckpointError, Diverged, InvalidInput
 from robattr.formula import Distributional
 from robattr.train import checkpoint, loop, start
-from robattr.train.directory import InUse, locked
+from robattr.train.directory import InUse, RunDirectory, locked, read_config
 from robattr.train.loop import train
 from robattr.train.run import Method
 from robattr.train.state import make_optimizer
@@ -95,15 +95,15 @@ def test_heavy_ball_with_decay_inside_the_loss_is_the_papers_update(tmp_path, re
     assert torch.allclose(weights(trained), weights(model), rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("q", [1.0, 2.0, 3.0])
-def test_input_gradient_is_the_q_norm_of_the_gradient_whatever_the_ramps(q):
+@pytest.mark.parametrize("q", [1.0, 1.1, 2.0, 3.0])
+def test_input_gradient_is_the_q_norm_of_the_gradient_whatever_the_ramps_and_the_attack(q):
     """Black images: the bounds of valid pixels must not hold back what only measures a gradient."""
     model, y = tiny_net().double(), torch.arange(4) % 3
-    run = replace(QUICK, method="input-gradient", power=q, weight=0.5, attack_steps=60, step_size=1.0, eps_ramp=(0, 10))
+    run = replace(QUICK, method="input-gradient", power=q, weight=0.5, eps_ramp=(0, 10))
     x = torch.zeros(4, 1, 6, 6, dtype=torch.float64, requires_grad=True)
     (g,) = torch.autograd.grad(F.cross_entropy(model(x), y, reduction="sum"), x)
     rho = run.at(0).objective((0.0, 1.0))(model, x.detach(), y)
-    torch.testing.assert_close(rho.weight * rho.penalty, 0.5 * g.abs().pow(q).flatten(1).sum(1), rtol=1e-5, atol=0)
+    torch.testing.assert_close(rho.weight * rho.penalty, 0.5 * g.abs().pow(q).flatten(1).sum(1), rtol=1e-6, atol=0)
 
 
 def test_clipping_bounds_the_update(tmp_path):
@@ -187,13 +187,16 @@ def test_averaged_weights_are_kept_and_change_nothing_on_the_way(tmp_path):
         replace(run, average=1.0)
 
 
-def test_the_objective_follows_its_ramps(tmp_path):
+def test_the_objective_follows_its_ramps(tmp_path, capsys):
     run = replace(QUICK, method="ig-norm", weight=2.0, weight_ramp=(1, 5), eps_ramp=(0, 4), validate_every=0)
     go(run, tmp_path / "run")
     records = [record for record in lines(tmp_path / "run") if "loss" in record]
     assert [record["weight"] for record in records] == [0.0, 0.0, 0.5, 1.0, 1.5, 2.0]
     assert [record["eps"] for record in records] == pytest.approx([0.0, 0.025, 0.05, 0.075, 0.1, 0.1])
     assert records[0]["penalty"] == 0.0 < records[-1]["penalty"]
+    assert "stays below" not in capsys.readouterr().err
+    go(replace(run, steps=3), tmp_path / "short")
+    assert "weight stays below 2: weight_ramp ends at step 5, the run at 3" in capsys.readouterr().err
 
 
 def test_training_leaves_the_callers_randomness_alone(tmp_path):
@@ -206,6 +209,17 @@ def test_training_leaves_the_callers_randomness_alone(tmp_path):
     assert torch.equal(torch.rand(3), expected)
 
 
+def test_how_often_a_run_logs_changes_nothing_in_the_weights_of_a_net_that_draws(tmp_path):
+    class Noise(nn.Module):
+        def forward(self, x):
+            return x + 0.1 * torch.randn_like(x)  # in evaluation mode as well
+
+    nets = [nn.Sequential(Noise(), *tiny_net()) for _ in range(2)]
+    for every, net in zip((1, 6), nets, strict=True):
+        go(replace(QUICK, method="madry", log_every=every, validate_every=every), tmp_path / f"{every}", model=net)
+    assert torch.equal(weights(nets[0]), weights(nets[1]))
+
+
 @pytest.mark.parametrize(
     ("change", "lower"),
     [
@@ -213,6 +227,7 @@ def test_training_leaves_the_callers_randomness_alone(tmp_path):
         ({"lr": 1e30, "checkpoint_every": 1}, "lr"),  # the last checkpoint is the one the loss is NaN at
         ({"lr": 3e38, "reduction": "sum", "steps": 1}, "lr"),  # no further step sees what the update did
         ({"schedule": "piecewise", "rates": (1e30,)}, "rates"),
+        ({"method": "madry", "lr": 1e30}, "eps"),
         ({"method": "ig-norm", "weight": 1e38}, "weight"),
     ],
 )
@@ -224,11 +239,18 @@ def test_divergence_stops_at_once_keeps_a_good_state_and_says_what_to_lower(tmp_
     assert kept.path.name in str(caught.value)
     state = checkpoint.unpack(checkpoint.load(kept, run))
     assert all(bool(value.isfinite().all()) for value in state["model"].values())
+    assert ("weight (λ" in str(caught.value)) == (run.method == "ig-norm")  # of no use to the others
     assert len(lines(tmp_path / "run")) < 50
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
     again = replace(QUICK, warm_start=str(tmp_path / "run"), steps=2)
     assert go(again, tmp_path / "again")[1].finished
+
+
+def test_a_mask_of_infinities_is_no_divergence(tmp_path):
+    model = tiny_net()
+    model[1].register_buffer("mask", torch.full((3, 3), -torch.inf).triu(1))
+    assert go(QUICK, tmp_path / "run", model=model)[1].finished
 
 
 def test_a_warm_start_begins_with_the_weights_of_another_run(tmp_path):
@@ -339,6 +361,28 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
     assert torch.equal(weights(again), weights(model))
 
 
+def test_a_run_is_extended_but_never_said_to_be_shorter_than_it_was(tmp_path, monkeypatch):
+    run = replace(QUICK, schedule="constant")
+    go(run, tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"6 steps behind it, more than the 4 asked for.*--set steps=6"):
+        go(replace(run, steps=4), tmp_path / "run", resume=True)
+    assert read_config(RunDirectory(tmp_path / "run"))["steps"] == 6
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", killed)  # in the first step beyond the old end
+        with pytest.raises(KeyboardInterrupt):
+            go(replace(run, steps=8), tmp_path / "run", resume=True)
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+    extended, outcome = go(replace(run, steps=8), tmp_path / "run", resume=True)
+    whole, _ = go(replace(run, steps=8), tmp_path / "whole")
+    assert outcome.step == 8
+    assert torch.equal(weights(extended), weights(whole))
+
+
 def test_two_processes_cannot_write_one_run(tmp_path):
     (tmp_path / "run").mkdir()
     with locked(tmp_path / "run"), pytest.raises(InUse, match="another process is training"):
@@ -369,8 +413,17 @@ def test_tensorboard_gets_the_same_figures(tmp_path):
 def test_what_cannot_be_built_is_refused_with_a_remedy(tmp_path):
     with pytest.raises(InvalidInput, match=r"unknown model 'smal_cnn'.*did you mean 'small_cnn'"):
         train(replace(QUICK, model="smal_cnn"), tmp_path / "a", dataset=tiny_data(), device="cpu")
+    with pytest.raises(InvalidInput, match=r"'phtos' is neither a dataset nor a folder of class folders"):
+        train(replace(QUICK, dataset="phtos"), tmp_path / "a", device="cpu")
     with pytest.raises(InvalidInput, match="unknown device 'gpu'"):
         train(QUICK, tmp_path / "b", dataset=tiny_data(), device="gpu")
+    table = Split(torch.rand(12, 5), torch.arange(12) % 3, torch.arange(12))
+    rows = Dataset("rows", table, table, table, classes=("a", "b", "c"), bounds=(0.0, 1.0))
+    with pytest.raises(InvalidInput, match=r"small_cnn expects images .* got inputs of shape \(5,\) in rows"):
+        train(QUICK, tmp_path / "c", dataset=rows, device="cpu")
+    with pytest.raises(InvalidInput, match=r"images \(C, H, W\) to mirror, got inputs of shape \(5,\)"):
+        train(replace(QUICK, mirror=True), tmp_path / "c", dataset=rows, model=nn.Linear(5, 3), device="cpu")
+    assert train(QUICK, tmp_path / "c", dataset=rows, model=nn.Linear(5, 3), device="cpu").finished
 
 
 @pytest.mark.parametrize("name", sorted(models.architectures))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
 
 import pytest
 
 from robattr.errors import InvalidInput
 from robattr.train import settings
-from robattr.train.run import Run
+from robattr.train.run import Method, Run
 
 
 @pytest.mark.parametrize(
@@ -34,9 +35,8 @@ from robattr.train.run import Run
     ],
 )
 def test_words_are_typed_by_their_field(word, key, value):
-    run = settings.change_by_words(Run(), [word])
-    assert getattr(run, key) == value
-    assert type(getattr(run, key)) is type(value)
+    assert settings.parse_word(word) == (key, value)
+    assert type(settings.parse_word(word)[1]) is type(value)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,56 @@ def test_a_rate_that_would_be_ignored_is_refused():
     with pytest.raises(InvalidInput, match="lr has no effect on a piecewise schedule"):
         settings.change(run, {"lr": 0.1})  # as a file or a sweep says it
     assert settings.change_by_words(run, ["lr=0.1", "schedule=constant"]).rate(0) == 0.1
+    for word in ("rates=1e-3", "boundaries=5", "warmup=10"):
+        with pytest.raises(InvalidInput, match="has no effect where schedule is constant: set schedule="):
+            settings.change_by_words(Run(), [word])
+    assert settings.change_by_words(Run(), ["rates=1e-3", "schedule=piecewise"]).rate(0) == 1e-3
+    assert settings.change_by_words(run, ["rates=none", "boundaries=none", "schedule=constant"]).rates == ()
+
+
+@pytest.mark.parametrize("method", get_args(Method))
+def test_a_weight_that_no_method_heeds_is_refused(method):
+    """Whether a method heeds λ is asked of its objective; a file says every key, and is read all the same."""
+    one, two = (Run(method=method, budget=1.0, weight=weight) for weight in (1.0, 2.0))
+    numbers = [(rho.weight, [c for c, _ in rho.change.terms]) for rho in (one.objective(), two.objective())]
+    assert settings.change(one, two.as_dict()) == two
+    if numbers[0] != numbers[1]:
+        assert settings.change_by_words(one, ["weight=2"]) == two
+    else:
+        with pytest.raises(InvalidInput, match=f"weight has no effect where method is {method}: set method=ig-norm"):
+            settings.change_by_words(one, ["weight=2"])
+
+
+def test_what_a_shortened_run_never_reaches_is_said():
+    run = Run(method="ig-norm", eps_ramp=(0, 300), weight_ramp=(0, 200), schedule="linear", warmup=150, steps=300)
+    assert run.unreached() == []
+    short = settings.change_by_words(run, ["steps=100"])
+    assert [line.split()[0] for line in short.unreached()] == ["weight", "eps", "lr"]
+    assert short.at(99).eps == pytest.approx(0.3 * 99 / 300)
+    assert "eps stays below 0.3: eps_ramp ends at step 300, the run at 100" in short.unreached()
+    assert len(settings.change_by_words(short, ["method=natural"]).unreached()) == 1  # it heeds neither λ nor ε
+
+
+@pytest.mark.parametrize(
+    ("key", "word", "remedy"),
+    [
+        ("method", "ig_norm", "did you mean 'ig-norm'"),
+        ("optimizer", "sgd", "valid: adam, momentum"),  # was Adam
+        ("norm", "inf", "did you mean 'linf'"),  # was the ℓ₂ ball
+        ("reduction", "average", "valid: mean, sum"),  # was the sum
+        ("schedule", "onecycle", "did you mean 'one-cycle'"),
+        ("precision", "fp16", "did you mean"),
+    ],
+)
+def test_a_run_made_in_python_is_held_to_its_words_as_well(key, word, remedy):
+    with pytest.raises(InvalidInput, match=f"{key} cannot be '{word}'; {remedy}"):
+        Run(**{key: word})
+
+
+def test_a_seed_that_torch_cannot_take_is_refused():
+    assert Run(seed=2**63 - 1).seed == 2**63 - 1
+    with pytest.raises(InvalidInput, match="seed must be below"):
+        settings.change_by_words(Run(), ["seed=99999999999999999999"])
 
 
 def test_files_are_typed_strictly(tmp_path):

@@ -35,6 +35,8 @@ def spread(
     chunk: int | None = None,
 ) -> Change:
     """‖IG_h(x, x')‖₁ with m nodes."""
+    if not callable(rule):
+        raise InvalidInput(f"expected a family of rules such as midpoint, which m makes a rule of, got {rule!r}")
     return l1 @ IG(of=of, at=at, rule=rule(m), chunk=chunk)
 
 
@@ -101,7 +103,8 @@ def input_gradient(
     """s = ‖·‖₁^q, one left node, λ = weight/ε^q: ρ = ℓ(x) + weight · ‖∇ℓ(x)‖_q^q (proposition 2).
 
     Exact where `within` is the ball of the dual p, 1/p + 1/q = 1: `LinfBall` for q = 1, `L2Ball` for q = 2, without
-    bounds: the network is differentiated at x alone, and x' only measures that gradient.
+    bounds: the network is differentiated at x alone, and x' only measures that gradient. One step far beyond the ball,
+    `PGD(1, 1e4 * ε)`, is brought back to the maximiser; many short ones stay below the maximum for q > 1.
     """
     if not 1.0 <= q < float("inf"):
         raise InvalidInput(f"input_gradient expects a finite q ≥ 1, got {q!r}")

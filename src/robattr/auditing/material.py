@@ -80,9 +80,7 @@ def material(
                 limit=limit,
             )
         found = found if classes is None else _relabelled(found, classes)
-        # A folder that happens to be called mnist is not MNIST.
-        name = f"folder {found.name}" if found.name in datasets.names() else printable(found.name)
-        return replace(found, name=name, classes=tuple(map(printable, found.classes)))
+        return replace(found, name=printable(found.name), classes=tuple(map(printable, found.classes)))
     if isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(part, "shape") for part in data):
         return _of_tensors(*data, bounds=bounds, classes=classes, held_out=held_out, seed=seed, checked=checked)
     return datasets.from_dataset(data, bounds=bounds, classes=classes, validation=held_out, test=held_out, seed=seed)

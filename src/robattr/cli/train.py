@@ -71,7 +71,7 @@ def train(
 
     from robattr.train.loop import train as begin
 
-    run = _started(run, device=device, data_dir=data_dir)
+    run = _started(run, device=device, data_dir=data_dir, begun=resume and _has_begun(out))
     outcome = begin(run, out, device=device, data_dir=data_dir, resume=resume)
     _tell(run, outcome, continued=f"with --resume --out {outcome.path}")
 
@@ -80,10 +80,18 @@ def _place(run: Run) -> Path:
     return Path("runs") / f"{run.recipe}-seed{run.seed}"
 
 
-def _started(run: Run, *, device: str, data_dir: Path | None) -> Run:
+def _has_begun(out: Path) -> bool:
+    from robattr.train import checkpoint
+    from robattr.train.directory import RunDirectory
+
+    return bool(checkpoint.listed(RunDirectory(out).checkpoints))
+
+
+def _started(run: Run, *, device: str, data_dir: Path | None, begun: bool = False) -> Run:
     """The run with weights to start from, where it names a recipe: that is trained, or continued, or was finished.
 
-    Several processes only look for it, for the leader alone need reach the directory: it has to be trained before.
+    A run that has begun needs them no more. Several processes only look for them, for the leader alone need reach the
+    directory: they have to be trained before.
     """
     from robattr import recipes
     from robattr.reproduce.job import Job
@@ -92,7 +100,7 @@ def _started(run: Run, *, device: str, data_dir: Path | None) -> Run:
     if first is None:
         return run
     job = Job(first, _place(first), map="ig", examples=0)
-    if os.environ.get("WORLD_SIZE", "1") == "1" and not job.trained:
+    if not begun and os.environ.get("WORLD_SIZE", "1") == "1" and not job.trained:
         typer.echo(f"{run.recipe} starts from {first.recipe}, which is trained first: {job.path}", err=True)
         _tell(first, job.train(device=device, data_dir=data_dir), continued="by the same command")
     return replace(run, warm_start=job.path.as_posix())
@@ -209,5 +217,6 @@ def _describe(run: Run, out: Path) -> None:
     from robattr.train.settings import to_toml
 
     typer.echo(f"# {out}")
-    typer.echo(f"# {run.second_order} second-order gradients per example and update")
+    for note in (f"{run.second_order} second-order gradients per example and update", *run.unreached()):
+        typer.echo(f"# {note}")
     typer.echo(to_toml(run), nl=False)

@@ -64,7 +64,8 @@ def warp(images: Tensor, maps: Tensor) -> Tensor:
     """The chain on uint8 images (B, C, H, H), before it is truncated: float, in [0, 1]. `maps` are `sources`."""
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[2] != images.shape[3]:
         raise InvalidInput(
-            f"expected square uint8 images (B, C, H, H), got {images.dtype} of {tuple(images.shape)}: resize them first"
+            f"expected square uint8 images (B, C, H, H), got {images.dtype} of {tuple(images.shape)}: "
+            "resize or convert them first"
         )
     # Truncation makes the last bit visible: float64 wherever the device has it.
     dtype = torch.float32 if images.device.type == "mps" else torch.float64

@@ -43,6 +43,9 @@ class Batches:
             raise InvalidInput(f"expected a batch size >= 1, got {size}")
         if not len(dataset.train):
             raise InvalidInput(f"{dataset.name}: the training split is empty: nothing to make batches of")
+        if mirror and dataset.train.images.ndim != 4:
+            got = tuple(dataset.train.images.shape[1:])
+            raise InvalidInput(f"{dataset.name}: expected images (C, H, W) to mirror, got inputs of shape {got}")
         self._dataset = dataset
         self._train = dataset.train.to(device)
         self._seed = seed

@@ -29,9 +29,10 @@ def fetch(name: str, root: str | Path | None = None, *, progress: bool = True) -
 
 def fetch_file(remote: Remote, path: Path, *, of: Card, progress: bool) -> Path:
     """Get one file from the first mirror that gives it whole and right."""
-    if path.exists():
-        remote.check(path)
-        return path
+    for present in (path, path.with_name(path.name.removesuffix(".gz"))):  # as it is offered, or unpacked by the user
+        if present.exists():
+            remote.check(present)
+            return present
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as cause:

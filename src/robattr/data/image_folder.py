@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from robattr._extras import need
+from robattr.data.catalog import CARDS
 from robattr.data.dataset import Dataset, Split
 from robattr.data.own import partition
 from robattr.errors import DataError, InvalidInput
@@ -73,7 +74,7 @@ def from_folder(
             stacklevel=2,
         )
     return Dataset(
-        name=top.name,
+        name=f"folder {top.name}" if top.name in CARDS else top.name,  # one that is called mnist is not MNIST
         train=whole.take(train),
         validation=given.get("validation", whole.take(held)),
         test=given.get("test", whole.take(tested)),

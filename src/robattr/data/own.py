@@ -35,7 +35,10 @@ def from_tensors(
     uint8 images are mapped onto `bounds`, floating ones must lie in them already. `validation` and `test` are
     the shares of each class that are set apart; ids are the positions in x.
     """
-    x, y = torch.as_tensor(x), torch.as_tensor(y)  # arrays and lists will do
+    try:
+        x, y = torch.as_tensor(x), torch.as_tensor(y)  # arrays and lists will do
+    except (TypeError, ValueError, RuntimeError) as cause:
+        raise InvalidInput(f"expected tensors or arrays of images and of whole-number labels: {cause}") from cause
     x, y = _checked_images(x, bounds), _checked_labels(x, y)
     count = int(y.max()) + 1
     titles = tuple(classes) if classes is not None else tuple(map(str, range(count)))
@@ -107,6 +110,11 @@ def _checked_images(x: Tensor, bounds: tuple[float, float]) -> Tensor:
     x = x[:, None] if x.ndim == 3 else x
     if x.ndim != 4 or not len(x):
         raise InvalidInput(f"expected images (N, C, H, W) or (N, H, W) with N > 0, got {tuple(x.shape)}")
+    if x.shape[3] in (1, 3, 4) and min(x.shape[1:3]) > 4:
+        raise InvalidInput(
+            f"expected images (N, C, H, W), got {tuple(x.shape)}, whose channels seem to come last: "
+            "pass x.permute(0, 3, 1, 2)"
+        )
     if x.dtype == torch.uint8:
         return x
     if not x.is_floating_point():

@@ -52,6 +52,13 @@ class IG:
     chunk: int | None = None
 
     def __post_init__(self) -> None:
+        for name, part, needs, such in (
+            ("of", self.of, "__call__", "cross_entropy or logit"),
+            ("at", self.at, "integrand", "at_input or at_layer('conv1')"),
+            ("along", self.along, "derivative", "straight or polyline(...)"),
+        ):
+            if not hasattr(part, needs):
+                raise InvalidInput(f"IG expects {such} as `{name}`, got {part!r}")
         if not isinstance(self.rule, Rule):
             raise InvalidInput(f"IG expects a rule such as midpoint(10), got {self.rule!r}")
         whole = isinstance(self.chunk, int) and not isinstance(self.chunk, bool)

@@ -41,6 +41,11 @@ def check_model(model: Model) -> None:
                 f"layer {name!r} is a SyncBatchNorm, which has no second derivative: use nn.BatchNorm2d "
                 "(robattr train keeps its statistics equal on all processes)"
             )
+        if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.running_mean is None:
+            raise UnsupportedModel(
+                f"layer {name!r} is a batch norm without running statistics: what an example gets would depend on the "
+                "others and on how many nodes run together: set track_running_stats=True, or normalise per example"
+            )
     for name, p in model.named_parameters():
         if not p.is_floating_point():
             raise UnsupportedModel(

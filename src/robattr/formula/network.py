@@ -101,8 +101,8 @@ def bind(model: Model) -> Bound:
 def halves(module: nn.Module) -> Halves | None:
     """The halves of a plain `nn.Sequential` that begins with a convolution or a linear layer; of others, None.
 
-    A module that wraps such a one says how by a method `affine_halves()`. Hooks and weights shared between the halves
-    forbid the cut.
+    A module that wraps such a one says how by a method `affine_halves()`. Hooks, a forward pass of the object's own,
+    and weights shared between the halves forbid the cut.
     """
     said = getattr(module, "affine_halves", None)
     if callable(said):
@@ -112,9 +112,15 @@ def halves(module: nn.Module) -> Halves | None:
         return None
     stem, rest = module[0], module[1:]
     shared = {id(p) for p in stem.parameters()} & {id(p) for p in rest.parameters()}
-    if shared or any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in (module, stem)):
+    if shared or any(_altered(m) for m in (module, stem)):
         return None
     return Halves(next(iter(module._modules)), stem, rest)
+
+
+def _altered(m: nn.Module) -> bool:
+    """Whether a call of `m` does more than its class says: libraries wrap layers by hooks, or by a new `forward`."""
+    hooks = (m._forward_hooks, m._forward_pre_hooks, m._backward_hooks, m._backward_pre_hooks)
+    return any(hooks) or "forward" in vars(m)
 
 
 def transformed() -> bool:

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from robattr.errors import UnsupportedModel
 from robattr.train.distributed import World
 
 
@@ -35,12 +34,6 @@ def layers(model: nn.Module) -> list[_BatchNorm]:
 def over_global_batch(model: nn.Module, world: World) -> Iterator[None]:
     """Within: the batch-norm layers of `model` in training mode normalise by the statistics of the global batch."""
     found = layers(model) if world.size > 1 else []
-    for layer in found:
-        if layer.running_mean is None:
-            raise UnsupportedModel(
-                "batch norm without running statistics depends on how the batch is shared among processes: "
-                "set track_running_stats=True, or train on one process"
-            )
     for layer in found:
         layer.forward = partial(_forward, layer)  # type: ignore[method-assign]
     try:

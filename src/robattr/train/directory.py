@@ -74,8 +74,8 @@ class RunDirectory:
 def claim(path: Path, run: Run, *, world: World, resume: bool) -> Iterator[RunDirectory]:
     """Make, or with `resume` reopen, the directory of `run`, and hold its lock while it is written to.
 
-    Only the leader touches the disk. An existing run is never overwritten; one of another configuration is
-    never continued.
+    Only the leader touches the disk. An existing run is never overwritten; one of another configuration, or of
+    more steps, is never continued.
     """
     here = RunDirectory(path)
     if not world.leads:
@@ -90,10 +90,16 @@ def claim(path: Path, run: Run, *, world: World, resume: bool) -> Iterator[RunDi
     except OSError as error:
         raise CheckpointError(f"cannot make the directory {path} ({error.strerror}): choose another --out") from error
     with locked(path):
-        if checkpoint.listed(here.checkpoints) and (differing := checkpoint.differences(run, _config_or(here, run))):
+        kept = checkpoint.listed(here.checkpoints)
+        if kept and (differing := checkpoint.differences(run, _config_or(here, run))):
             raise CheckpointError(
                 f"{path} holds a run of another configuration ({differing}): choose another --out, and "
                 f"start from these weights with --set warm_start={path}"
+            )
+        if kept and kept[-1].step > run.steps:
+            raise CheckpointError(
+                f"{path} has {kept[-1].step} steps behind it, more than the {run.steps} asked for: continue it with "
+                f"--set steps={kept[-1].step} or more, or choose another --out"
             )
         _write_json(here.config, run.as_dict())
         _write_json(here.environment, _with_past(here.environment, environment(world)))

@@ -11,13 +11,13 @@ from torch import nn
 
 from robattr.data import Batches, Dataset
 from robattr.engine import deterministic, layout
-from robattr.errors import Diverged
+from robattr.errors import Diverged, InvalidInput
 from robattr.train import checkpoint
 from robattr.train.batchnorm import over_global_batch
 from robattr.train.directory import RunDirectory, claim
 from robattr.train.distributed import World, join
 from robattr.train.log import Log, Silence
-from robattr.train.run import Run
+from robattr.train.run import IN_A_BALL, WEIGHTED, Run
 from robattr.train.signals import Stop
 from robattr.train.start import begin, load_dataset, save, save_weights
 from robattr.train.state import State
@@ -130,6 +130,11 @@ def figures(report: Report, state: State, run: Run) -> dict[str, float]:
 def validate(model: nn.Module, data: Dataset, *, world: World, chunk: int = 500) -> float:
     """Accuracy on the validation split, its chunks dealt out to the processes."""
     split, dtype = data.validation, next(model.parameters()).dtype
+    if not len(split):
+        raise InvalidInput(
+            f"{data.name} has no validation examples to compare runs on: bring ten or more of each class, or a folder "
+            "validation/ beside train/"
+        )
     counts = torch.zeros(2, device=world.device)
     for first in range(world.rank * chunk, len(split), world.size * chunk):
         x = data.pixels(split.images[first : first + chunk].to(world.device)).to(dtype)
@@ -144,12 +149,15 @@ def advice(run: Run, here: RunDirectory) -> str:
     kept = checkpoint.listed(here.checkpoints)
     piecewise = run.schedule == "piecewise"
     lower = [f"rates (η, now {run.rates})" if piecewise else f"lr (η, now {run.lr:g})"]
-    ramps = ""
-    if run.method != "natural":
-        lower = [f"weight (λ, now {run.weight:g})", *lower, f"eps (ε, now {run.eps:g})"]
-        ramps = ", weight_ramp or eps_ramp"
+    further = ["clip"]
+    if run.method in WEIGHTED:
+        lower.insert(0, f"weight (λ, now {run.weight:g})")
+        further.append("weight_ramp")
+    if run.method in IN_A_BALL:
+        lower.append(f"eps (ε, now {run.eps:g})")
+        further.append("eps_ramp")
     return (
-        f"The run diverged and was stopped. Lower {', '.join(lower)}; or set clip{ramps}. The last good state is "
-        f"{kept[-1].path if kept else 'not on this machine'}: a new run can begin there with "
+        f"The run diverged and was stopped. Lower {', '.join(lower)}; or set {' or '.join(further)}. The last good "
+        f"state is {kept[-1].path if kept else 'not on this machine'}: a new run can begin there with "
         f"--set warm_start={here.path}"
     )

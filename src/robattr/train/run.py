@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 
 from robattr import objectives
-from robattr.errors import InvalidInput
+from robattr.errors import InvalidInput, nearest
 from robattr.formula import (
     PGD,
     Distributional,
@@ -52,7 +52,7 @@ class Run:
     weight: float = 1.0  # λ of IG-NORM; β of IG-SUM-NORM
     eps: float = 0.3  # radius of the neighbourhood, in the units of the pixels
     norm: Literal["linf", "l2"] = "linf"
-    attack_steps: int = 40
+    attack_steps: int = 40  # input-gradient regularisation needs one step alone, and takes it
     step_size: float = 0.01
     m: int = 50  # points of the path in the update
     m_attack: int = 10  # points of the path in each attack step
@@ -93,6 +93,8 @@ class Run:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
+        for name in CHOICES:
+            check_choice(name, getattr(self, name))
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and not value >= least:
@@ -101,6 +103,8 @@ class Run:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InvalidInput(f"{name} must be positive, got {value}")
+        if not self.seed < 2**63:
+            raise InvalidInput(f"seed must be below 2**63, which is all that torch takes, got {self.seed}")
         if self.schedule == "piecewise" and len(self.rates) != len(self.boundaries) + 1:
             raise InvalidInput(
                 f"a piecewise schedule needs one rate more than boundaries, got rates={self.rates} and "
@@ -148,7 +152,7 @@ class Run:
             case "ig-sum-norm":
                 return objectives.ig_sum_norm(self.weight, ball, by, self.m, self.m_attack, rule=rule, chunk=self.chunk)
             case "input-gradient":
-                return objectives.input_gradient(self.weight, self.power, self._dual_ball(), by)
+                return objectives.input_gradient(self.weight, self.power, self._dual_ball(), PGD(1, FAR * self.eps))
             case "loss-output":
                 return objectives.loss_output(ball, by)
             case "sinha":
@@ -161,8 +165,26 @@ class Run:
                 return replace(found, gamma=torch.tensor(self.gamma, dtype=torch.float64))
 
     def _dual_ball(self) -> LinfBall | LpBall:
-        """The ball of p, 1/p + 1/q = 1, without bounds: its x' only measures ∇ℓ(x), no network sees it."""
+        """The ball of p, 1/p + 1/q = 1, without bounds: its x' only measures ∇ℓ(x), no network sees it.
+
+        One step far beyond the ball, brought back to it, is the maximum ‖∇ℓ(x)‖_q: many short ones stay below it.
+        """
         return LinfBall(self.eps, None) if self.power == 1 else LpBall(self.eps, self.power / (self.power - 1), None)
+
+    def unreached(self) -> list[str]:
+        """What the run ends before it is reached, in words: a recipe made shorter keeps its ramps."""
+        ramps = {
+            "weight": self.weight_ramp if self.method in WEIGHTED else (),
+            "eps": self.eps_ramp if self.method in IN_A_BALL else (),
+        }
+        found = [
+            f"{name} stays below {getattr(self, name):g}: {name}_ramp ends at step {ramp[1]}, the run at {self.steps}"
+            for name, ramp in ramps.items()
+            if ramp and ramp[1] > self.steps
+        ]
+        if self.schedule in WARMED and self.warmup > self.steps:
+            found.append(f"lr stays below {self.lr:g}: warmup ends at step {self.warmup}, the run at {self.steps}")
+        return found
 
     def rate(self, step: int) -> float:
         """The learning rate η_t."""
@@ -188,7 +210,7 @@ class Run:
             case "distributional-ig":
                 return self.attack_steps * self.m + self.m
             case "input-gradient":
-                return self.attack_steps + 1
+                return 2
             case _:
                 return 0
 
@@ -205,6 +227,16 @@ class Run:
         return {key: value for key, value in self.as_dict().items() if key not in idle}
 
 
+def check_choice(name: str, value: object) -> None:
+    """Refuse a word that is none of those the field `name` has: any other would be taken for one of them."""
+    if value not in CHOICES[name]:
+        raise InvalidInput(f"{name} cannot be {value!r}; {nearest(str(value), CHOICES[name])}")
+
+
+KINDS: dict[str, Any] = get_type_hints(Run)
+CHOICES: dict[str, tuple[str, ...]] = {
+    name: get_args(kind) for name, kind in KINDS.items() if get_origin(kind) is Literal
+}
 RULES: dict[str, Rules] = {"left": left, "right": right, "midpoint": midpoint, "gauss-legendre": gauss_legendre}
 SCHEDULES: dict[str, Callable[[Run], schedules.Schedule]] = {
     "constant": lambda run: schedules.constant(run.lr),
@@ -223,6 +255,10 @@ BOOKKEEPING = (
     "keep",
     "tensorboard",
 )
+FAR = 1e4  # radii of the ball: what is left of the random start is a share of 1e-4
+WEIGHTED = ("ig-norm", "ig-sum-norm", "input-gradient", "distributional-ig")  # methods that heed weight
+IN_A_BALL = ("madry", "ig-norm", "ig-sum-norm", "loss-output")  # methods that depend on eps
+WARMED = ("linear", "cosine", "one-cycle")  # schedules that heed warmup
 POSITIVE = ("lr", "clip")
 LEAST = {
     "weight": 0, "eps": 0, "step_size": 0, "gamma": 0, "budget": 0, "gamma_rate": 0, "decay": 0, "momentum": 0,

@@ -9,13 +9,17 @@ from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
 from robattr._text import number
 from robattr.errors import InvalidInput, nearest
-from robattr.train.run import Run
+from robattr.train.run import CHOICES, KINDS, WARMED, WEIGHTED, Run, check_choice
 
-KINDS: dict[str, Any] = get_type_hints(Run)
+HEEDED_BY = {
+    "weight": ("method", WEIGHTED), "weight_ramp": ("method", WEIGHTED), "warmup": ("schedule", WARMED),
+    "rates": ("schedule", ("piecewise",)), "boundaries": ("schedule", ("piecewise",)),
+}  # fmt: skip
+"""Keys that only some methods or schedules heed. A file may hold them all the same: it says every key."""
 
 
 def change(run: Run, settings: Mapping[str, Any]) -> Run:
@@ -33,7 +37,13 @@ def change_by_words(run: Run, words: Iterable[str]) -> Run:
         raise InvalidInput(
             f"recipe is not a key to set: name it in its place, robattr train {settings['recipe']}, or in --config"
         )
-    return change(run, settings)
+    changed = change(run, settings)
+    for key, (field, heeding) in HEEDED_BY.items():
+        if settings.get(key) and (chosen := getattr(changed, field)) not in heeding:
+            raise InvalidInput(
+                f"{key} has no effect where {field} is {chosen}: set {field}={heeding[0]} too, or leave {key} out"
+            )
+    return changed
 
 
 def parse_word(word: str) -> tuple[str, Any]:
@@ -100,10 +110,9 @@ def _typed(key: str, kind: Any, value: Any) -> Any:
         return None if value is None else _typed(key, _without_none(kind), value)
     if get_origin(kind) is tuple and isinstance(value, list | tuple):
         return tuple(_typed(key, get_args(kind)[0], item) for item in value)
-    if get_origin(kind) is Literal:
-        if value in get_args(kind):
-            return value
-        raise InvalidInput(f"{key} cannot be {value!r}; {nearest(str(value), get_args(kind))}")
+    if key in CHOICES:
+        check_choice(key, value)
+        return value
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind is float and number and isfinite(value):
         return float(value)

@@ -7,14 +7,14 @@ from inspect import signature
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from robattr import data as datasets
 from robattr import models
 from robattr.data import Dataset
 from robattr.engine import Step, layout
-from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel, nearest
-from robattr.formula.network import second_order
+from robattr.errors import CheckpointError, InvalidInput, RobattrError, UnsupportedModel, nearest
+from robattr.formula.checks import check_batch
 from robattr.models.defaults import DEFAULTS
 from robattr.models.store import locate
 from robattr.train import checkpoint
@@ -41,15 +41,23 @@ def begin(
     engine = Step(model, compiled=run.compiles(world.device.type), arithmetic=arithmetic)
     averaged = {name: p.detach().clone() for name, p in model.named_parameters()} if run.average else None
     state = State(model, make_optimizer(run, model), run.objective(data.bounds), engine, averaged)
-    content, notes = None, list[str]()
+    content, notes = None, run.unreached()
     if world.leads:
         content, refused = checkpoint.load_latest(here.checkpoints, run)
         if content is None:
             if run.warm_start:
                 load_weights(model, run.warm_start)
             content = save(state, run, here)
-        notes = [f"passed over a checkpoint: {reason}" for reason in refused]
-    state.restore(checkpoint.unpack(world.from_leader(content)))
+        notes += [f"passed over a checkpoint: {reason}" for reason in refused]
+    try:
+        state.restore(checkpoint.unpack(world.from_leader(content)))
+    except (RuntimeError, ValueError) as error:  # torch's words for names, shapes or parameter groups that differ
+        first = str(error).replace(":\n", "\n").splitlines()[:2][-1].strip()
+        raise CheckpointError(
+            f"{here.path} was begun with another network ({first}): give it that one, or choose another --out"
+        ) from error
+    if world.leads and state.step < run.steps:
+        here.weights.unlink(missing_ok=True)  # of fewer steps: whoever finds weights here takes the run for finished
     if state.step:
         notes.append(f"continuing {here.path} from step {state.step}")
     return state, notes
@@ -64,8 +72,15 @@ def save(state: State, run: Run, here: RunDirectory) -> bytes:
 
 def load_dataset(run: Run, data_dir: str | Path | None = None) -> Dataset:
     """The dataset that `run` names: one of ours, or a folder of images."""
-    own = run.dataset not in datasets.names() and Path(run.dataset).is_dir()
-    found = datasets.from_folder(run.dataset) if own else datasets.load(run.dataset, data_dir)
+    if run.dataset in datasets.names():
+        found = datasets.load(run.dataset, data_dir)
+    elif Path(run.dataset).expanduser().is_dir():
+        found = datasets.from_folder(run.dataset)
+    else:
+        raise InvalidInput(
+            f"{run.dataset!r} is neither a dataset nor a folder of class folders of images: "
+            f"{nearest(run.dataset, datasets.names())}"
+        )
     return found.full() if run.full else found
 
 
@@ -80,6 +95,11 @@ def build_model(run: Run, data: Dataset) -> nn.Module:
         raise InvalidInput(
             f"unknown model {name!r} (or package.module:function); {nearest(name, models.architectures)}"
         )
+    if data.train.images.ndim != 4:
+        raise InvalidInput(
+            f"{name} expects images (C, H, W), got inputs of shape {tuple(data.train.images.shape[1:])} in "
+            f"{data.name}: bring a network of your own, model=package.module:function"
+        )
     channels, size, _ = data.shape
     fits = {"classes": len(data.classes), "channels": channels, "size": size, "scale": 255 / data.bounds[1]}
     make = models.architectures[name]
@@ -92,16 +112,17 @@ def check_fit(model: nn.Module, data: Dataset, *, world: World, dtype: torch.dty
         raise UnsupportedModel("the network has no parameters that require a gradient: nothing could be trained")
     x = data.pixels(data.train.images[:1]).to(world.device, dtype)
     try:
-        with torch.no_grad(), second_order(model):
-            out = model(x)
-    except RuntimeError as error:
+        outputs = check_batch(model, x, torch.zeros(1, dtype=torch.int64, device=world.device))
+    except RobattrError:
+        raise
+    except Exception as error:  # networks refuse a size in words of their own: torchvision by an AssertionError
         raise UnsupportedModel(
             f"the network fails at inputs of shape {tuple(x.shape[1:])}, which those of {data.name} have: "
             f"{str(error).partition(chr(10))[0]}"
         ) from error
-    if isinstance(out, Tensor) and out.ndim == 2 and out.shape[1] < len(data.classes):
+    if outputs < len(data.classes):
         raise UnsupportedModel(
-            f"the network has {out.shape[1]} outputs, {data.name} {len(data.classes)} classes: give it one for each"
+            f"the network has {outputs} outputs, {data.name} {len(data.classes)} classes: give it one for each"
         )
 
 

@@ -27,6 +27,9 @@ class State:
     averaged: dict[str, Tensor] | None = None  # θ̄, where the run averages its weights
     step: int = 0  # updates done
 
+    def __post_init__(self) -> None:
+        self._infinite_on_purpose = self._infinite()  # as attention masks are
+
     def average(self, decay: float) -> None:
         """θ̄ ← d·θ̄ + (1 − d)·θ with d = min(decay, 1 − 1/t), t the updates done: at first the plain mean of all of them.
 
@@ -76,9 +79,12 @@ class State:
 
     def check_finite(self) -> None:
         """Refuse weights that an update has made infinite: the loss would say so only at the next step."""
-        wrong = [name for name, value in self.model.state_dict().items() if not bool(torch.isfinite(value).all())]
+        wrong = [name for name in self._infinite() if name not in self._infinite_on_purpose]
         if wrong:
             raise Diverged(f"step {self.step} has made {wrong[0]!r} infinite or NaN")
+
+    def _infinite(self) -> list[str]:
+        return [name for name, value in self.model.state_dict().items() if not bool(torch.isfinite(value).all())]
 
     def snapshot(self) -> dict[str, Any]:
         """Everything, as tensors and plain values."""

@@ -48,8 +48,8 @@ def descend(
     more passes. Everything that processes must agree on (gradient, figures, whether to stop) travels in one
     `all_reduce`, so they take every decision alike.
     """
-    world.seed_layers(seed=run.seed, step=state.step)
     hits = correct(state.model, x, y) if measure else torch.zeros(())
+    world.seed_layers(seed=run.seed, step=state.step)  # after a measurement, which may draw and must change nothing
     state.optimizer.zero_grad()
     rho = backward(state, x, y, rand=world.rand(batch, seed=run.seed, step=state.step))
 

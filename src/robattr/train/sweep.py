@@ -23,7 +23,7 @@ from robattr.errors import CheckpointError, Diverged, InvalidInput
 from robattr.train import checkpoint, settings
 from robattr.train.directory import InUse, locked
 from robattr.train.loop import train
-from robattr.train.run import Run
+from robattr.train.run import KINDS, Run
 
 Point = Mapping[str, Any]
 Scores = dict[str, float]
@@ -58,8 +58,10 @@ def parse_axis(word: str) -> tuple[str, Sequence[Any] | Span]:
         raise InvalidInput(f"--over expects key=value,value,… or key=low..high, got {word!r}")
     first, *rest = [settings.parse_word(f"{key}={part}") for part in text.replace("..", ",").split(",")]
     key = first[0]
-    if get_origin(settings.KINDS[key]) is tuple:
+    if get_origin(KINDS[key]) is tuple:
         raise InvalidInput(f"{key} is a list: sweep over it with one --set and one --out per value")
+    if key == "full":
+        raise InvalidInput("a sweep compares on the validation split and never trains on it: full is no axis of one")
     values = [first[1], *(value for _, value in rest)]
     if ".." not in text:
         return key, list(dict.fromkeys(values))
@@ -152,7 +154,7 @@ def results(study: Any) -> list[Result]:
         name_of(trial.params): Result(trial.params, trial.user_attrs.get("scores", {}), name_of(trial.params))
         for trial in done
     }
-    return sorted(found.values(), key=lambda result: [(isinstance(v, str), v) for v in result.point.values()])
+    return sorted(found.values(), key=lambda result: [_rank(value) for value in result.point.values()])
 
 
 def table(found: Sequence[Result]) -> str:
@@ -177,6 +179,11 @@ def name_of(point: Point) -> str:
     return ",".join(
         f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}" for key, value in point.items()
     )
+
+
+def _rank(value: Any) -> tuple[int, Any]:
+    """Where a value of an axis belongs: none first, then numbers, then words."""
+    return (0, 0) if value is None else (1 + isinstance(value, str), value)
 
 
 def _cell(column: str, score: float | None, best: float) -> str:
@@ -256,7 +263,7 @@ def _requeue_abandoned(study: Any, out: Path, *, keys: set[str]) -> None:
             continue
         path = out / name_of(trial.params)
         try:
-            path.mkdir(exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)  # a value may be a path
             with locked(path):
                 study.tell(trial.number, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
                 study.enqueue_trial(trial.params)
