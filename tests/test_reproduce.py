@@ -100,6 +100,9 @@ def test_fast_ig_recipes_start_from_madry_of_the_same_seed(dataset: str) -> None
     first = recipes.before(run)
     assert first == replace(recipes.get(f"{dataset}/madry-fast"), seed=3, precision="fp32")
     assert recipes.before(first) is None
+    blind = recipes.before(replace(run, full=False))
+    assert blind is not None
+    assert not blind.full, "what starts from it is compared on the validation split"
     assert recipes.before(replace(run, warm_start=f"{dataset}/madry")) is None, "a model of the zoo, not a recipe"
     made = jobs("figure1", Path("x"), datasets=[dataset], kind="fast", seed=3)
     assert [(job.run.method, job.examples > 0) for job in made] == [
@@ -139,6 +142,17 @@ def test_what_others_start_from_is_trained_before_them_and_not_shown(tmp_path: P
     assert [run.method for run in plan.results(made)] == ["ig-sum-norm"]
     assert [step.kind for step in plan.steps(made)] == ["train", "train", "evaluate"]
     assert all(step.done for step in plan.steps(made))
+
+
+@pytest.mark.usefixtures("chained")
+def test_a_sweep_over_seeds_starts_each_from_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["sweep", "fashion-mini/ig-sum-norm", "--over", "seed=4,5", "--examples", "0", "--device", "cpu"]
+    done = CliRunner().invoke(app, [*words, "--out", "s"])
+    assert done.exit_code == 0, done.output
+    starts = [json.loads(Path(f"s/seed={n}/config.json").read_text())["warm_start"] for n in (4, 5)]
+    assert starts == [f"runs/fashion-mini/first-seed{n}" for n in (4, 5)]
+    assert [json.loads((Path(p) / "config.json").read_text())["seed"] for p in starts] == [4, 5]
 
 
 @pytest.mark.usefixtures("chained")

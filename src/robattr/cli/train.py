@@ -99,7 +99,9 @@ def _started(run: Run, *, device: str, data_dir: Path | None, begun: bool = Fals
     first = recipes.before(run)
     if first is None:
         return run
-    job = Job(first, _place(first), map="ig", examples=0)
+    held_out = first.recipe in recipes.names() and recipes.get(first.recipe).full and not first.full
+    place = _place(replace(first, recipe=f"{first.recipe}-held-out") if held_out else first)
+    job = Job(first, place, map="ig", examples=0)
     if not begun and os.environ.get("WORLD_SIZE", "1") == "1" and not job.trained:
         typer.echo(f"{run.recipe} starts from {first.recipe}, which is trained first: {job.path}", err=True)
         _tell(first, job.train(device=device, data_dir=data_dir), continued="by the same command")
@@ -160,13 +162,17 @@ def sweep(
     if trials is None:
         check_grid(run, axes)
     out = out or Path("runs") / "sweeps" / run.recipe
-    run = _started(run, device=device, data_dir=data_dir)
+
+    def started(point: Run, path: Path) -> Run:
+        return _started(point, device=device, data_dir=data_dir, begun=_has_begun(path))
+
     measure = measure_on_validation(examples, device=device, data_dir=data_dir)
     found, stopped_by = begin(
         run,
         axes,
         out,
         measure=measure,
+        started=started,
         by=f"{examples} examples",
         trials=trials,
         device=device,

@@ -38,11 +38,13 @@ def get(name: str) -> Run:
 def before(run: Run) -> Run | None:
     """The run whose weights `run` starts from, where its warm start names a fast recipe; a paper's names zoo weights.
 
-    It has the same seed, and computes in the same way.
+    It has the same seed, computes in the same way, and holds out the validation split where `run` does.
     """
     if not (run.warm_start.endswith("-fast") and run.warm_start in names()):
         return None
-    return replace(get(run.warm_start), seed=run.seed, precision=run.precision, deterministic=run.deterministic)
+    first = get(run.warm_start)
+    full = first.full and run.full
+    return replace(first, seed=run.seed, precision=run.precision, deterministic=run.deterministic, full=full)
 
 
 def summary(name: str) -> str:
