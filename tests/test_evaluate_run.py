@@ -13,11 +13,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.ndimage import center_of_mass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from robattr.errors import CheckpointError, InvalidInput
-from robattr.evaluate import Place, Protocol, compare, evaluate, integrated_gradients, simple_gradient, strict
+from robattr.evaluate import (
+    Place,
+    Protocol,
+    compare,
+    evaluate,
+    from_callable,
+    gradient_input,
+    integrated_gradients,
+    simple_gradient,
+    strict,
+)
 from robattr.evaluate.diagnostics import completeness_gap, random_search, score_against_eps
 from robattr.evaluate.gallery import choose, walk
 from robattr.evaluate.ifia import IFIA
@@ -376,6 +387,31 @@ def test_records_of_other_images_or_other_code_are_not_mixed_in(case, tmp_path: 
     with pytest.raises(CheckpointError, match="example 5: label"):
         evaluate(net, x, other, protocol=TOY, map=IG, place=place)
     assert evaluate(*case, protocol=TOY, map=IG, place=place).records == whole.records
+
+
+def test_records_of_another_map_of_the_same_name_are_not_mixed_in(case, tmp_path: Path) -> None:
+    """Also where the map is the same and the attack would follow another."""
+
+    def own(attribute, guide=None):
+        return from_callable(attribute, name="own", guide=guide or gradient_input())
+
+    net, x, y = case
+    whole = evaluate(*case, protocol=TOY, map=own(lambda model, x, y: x), place=Place(tmp_path))
+    followed = gradient_input()(net, x[:1], y[:1])[0].detach()
+    expected = [at / 5 for map in (x[0, 0], followed) for at in center_of_mass(map.double().numpy())]
+    assert whole.records[0]["centre"] == pytest.approx(expected, abs=1e-4)
+    assert whole.records[2]["centre"] is None  # misclassified
+    others = (
+        own(lambda model, x, y: 1 - x),
+        own(lambda model, x, y: x.flip(-1)),
+        own(lambda model, x, y: x, guide=simple_gradient()),
+        replace(own(lambda model, x, y: x), guide=None),
+    )
+    for other in others:
+        with pytest.raises(CheckpointError, match=r"the map 'own' .* another of that name .* another name.*--fresh"):
+            evaluate(*case, protocol=TOY, map=other, place=Place(tmp_path))
+    again = evaluate(*case, protocol=TOY, map=own(lambda model, x, y: x.clone()), place=Place(tmp_path))
+    assert again.records == whole.records
 
 
 @pytest.mark.parametrize("damage", ["{bad", "{}", "[1]"])
