@@ -88,7 +88,7 @@ def harden(
     freeze: Collection[str] = (),
     chunk: int | None = None,
     changes: Mapping[str, Any] | None = None,
-    maps: str | Sequence[str | Saliency] = "ig",
+    maps: str | Saliency | Sequence[str | Saliency] = "ig",
     examples: int | None = 50,
     audit_steps: int | None = None,
     points: int | None = None,

@@ -23,7 +23,7 @@ class Settings:
     """
 
     eps: float | None = None
-    maps: str | Sequence[str | Saliency] = "ig"
+    maps: str | Saliency | Sequence[str | Saliency] = "ig"
     protocol: ProtocolName = "both"
     examples: int | None = 100
     steps: int | None = None
