@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from copy import deepcopy
+from functools import partial
 from html import unescape
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 
 import robattr
 from audit_fixtures import Attentive, Plain, bars, folder, taught
@@ -89,7 +90,7 @@ def test_the_preprocessing_is_part_of_the_network(plain: nn.Module) -> None:
 def test_other_precisions_are_converted_in_a_copy(kind: torch.dtype) -> None:
     net = Plain().to(kind).eval()
     made, notes = subject(net)
-    assert "float32" in notes[0]
+    assert notes[0].startswith(f"weights in {str(kind).removeprefix('torch.')} were converted to float32 in a copy")
     assert {p.dtype for p in net.parameters()} == {kind}
     assert {p.dtype for p in made.parameters()} == {torch.float32}
     x, _ = bars(2)
@@ -262,7 +263,7 @@ def test_data_in_other_forms() -> None:
         {"protocol": "lax"}, {"eps": 0.0}, {"eps": -1.0}, {"examples": 0}, {"steps": 0}, {"maps": "igg"},
         {"maps": "ig,ig"},
         {"maps": "captum:Occlusion"}, {"maps": "elsewhere:Map"}, {"out": "audit"}, {"bounds": (0.0, 0.5)},
-        {"device": "tpu"},
+        {"device": "tpu"}, {"seed": -1},
     ],
 )  # fmt: skip
 def test_mistakes_are_refused_with_a_reason(plain: nn.Module, wrong: dict, tmp_path, monkeypatch) -> None:
@@ -278,11 +279,30 @@ def test_a_radius_beyond_the_range_is_refused(plain: nn.Module, scale: int, eps:
         robattr.audit(plain, (scale * x, y), bounds=(0.0, scale), **{**QUICK, "eps": eps})
 
 
-def test_a_model_of_one_logit_is_refused() -> None:
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_model_of_one_logit_is_refused(most: int) -> None:
     x, y = bars()
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 1))
     with pytest.raises(UnsupportedModel, match=r"at least two classes.*\[0, z\]"):
-        robattr.audit(net, (x, 0 * y), **QUICK)
+        robattr.audit(net, (x, y.clamp(max=most)), **QUICK)
+
+
+class Casting(Plain):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.half())
+
+
+@pytest.mark.parametrize(
+    ("net", "reason"),
+    [(nn.Sequential(nn.Flatten(), nn.Linear(10, 3)), "cannot be multiplied"), (Casting().half(), "Half")],
+)
+def test_a_model_that_fails_on_the_data_is_refused_in_one_line(net: nn.Module, reason: str, tmp_path) -> None:
+    for call in (robattr.audit, partial(robattr.harden, out=tmp_path)):
+        with pytest.raises(
+            UnsupportedModel, match=rf"takes examples of shape \(1, 8, 8\) .*{reason}.*: give them"
+        ) as said:
+            call(net, bars(), device="cpu")
+        assert "\n" not in str(said.value)
 
 
 def test_labels_that_the_model_has_no_output_for_are_refused(plain: nn.Module) -> None:

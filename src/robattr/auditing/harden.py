@@ -17,7 +17,7 @@ from robattr.auditing.cost import chunk_that_fits
 from robattr.auditing.material import Data, chosen, material
 from robattr.auditing.record import Watch, measure, record, silent
 from robattr.auditing.settings import Settings
-from robattr.auditing.subject import BatchNorm, Preprocessing, Subject, check_copy, plain, subject
+from robattr.auditing.subject import BatchNorm, Preprocessing, Subject, check_copy, check_examples, plain, subject
 from robattr.data import Dataset
 from robattr.errors import InvalidInput, UnsupportedModel
 from robattr.evaluate.intervals import Comparison
@@ -133,6 +133,8 @@ def harden(
     with join(device) as world:
         tuned, notes = subject(model, preprocessing=preprocessing, device=world.device, copy=True)
         check_copy(model, tuned, given.pixels(given.train.images[:2]))
+        few = given.pixels(given.train.images[:256]).to(world.device)
+        check_examples(tuned, few, given.train.labels[:256].to(world.device))
         tuned.freeze(batch_norm=batch_norm, layers=freeze)
         still = {"batch_norm": batch_norm, "freeze": sorted(freeze)}
         skipped = inside(given.skipped, data)

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from robattr.errors import InvalidInput, UnsupportedModel, nearest
+from robattr.errors import InvalidInput, RobattrError, UnsupportedModel, nearest
+from robattr.formula.checks import check_batch
 from robattr.formula.network import second_order
 
 BatchNorm = Literal["frozen", "train"]
@@ -144,7 +145,7 @@ def subject(
     if kinds:
         module = module.float()
         shown = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
-        notes.append(f"weights in {shown} were converted to float32 in a copy: second derivatives need the precision")
+        notes.append(f"weights in {shown} were converted to float32 in a copy, the precision of every derivative here")
     if synced:
         module = _without_sync(module)
         notes.append(
@@ -180,12 +181,28 @@ def _copied(module: nn.Module) -> nn.Module:
         ) from cause
 
 
+def check_examples(model: Subject, x: Tensor, y: Tensor) -> None:
+    """Refuse examples that the model does not take or has no output for: its own code may raise anything."""
+    try:
+        check_batch(model, x, y)
+    except RobattrError:
+        raise
+    except Exception as cause:
+        reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+        raise UnsupportedModel(
+            f"expected a model that takes examples of shape {tuple(x.shape[1:])} in float32, got one that fails on "
+            f"them ({reason}): give them the size and channels it was made for, and cast nothing to another precision "
+            "in forward()"
+        ) from cause
+
+
 def check_copy(model: nn.Module, copied: Subject, x: Tensor) -> None:
     """Refuse a copy that does not answer at x as `model` does: it leans on the original, by a closure for instance."""
     z = copied.normalise(x.to(copied.mean))
     wanted, found = _answer(plain(model)[0], z), _answer(copied.module, z)
-    if isinstance(wanted, Exception):  # the model itself does not take x: whoever runs it says so
-        return
+    converted = any(p.dtype != torch.float32 for p in plain(model)[0].parameters())
+    if isinstance(wanted, Exception) or (converted and isinstance(found, Exception)):
+        return  # the model itself does not take x, or not in float32: `check_examples` says so
     if isinstance(found, Exception):
         fault = f"fails ({type(found).__name__}: {found})"
     elif not _alike(wanted, found):

@@ -8,9 +8,9 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from robattr.errors import InvalidInput, UnsupportedModel
+from robattr.errors import InvalidInput
 from robattr.evaluate.protocol import Protocol
-from robattr.formula.checks import check_batch, check_model
+from robattr.formula.checks import check_batch, check_classes, check_model
 from robattr.formula.neighbourhoods import Bounds, check_bounds
 from robattr.formula.network import second_order
 
@@ -18,11 +18,7 @@ from robattr.formula.network import second_order
 def check(model: nn.Module, x: Tensor, y: Tensor, ids: Sequence[int], protocol: Protocol) -> None:
     """Refuse examples, models and settings that would yield a number without a meaning."""
     check_model(model)
-    if check_batch(model, x, y) < 2:
-        raise UnsupportedModel(
-            "expected logits of at least two classes, got one: a single logit z of a yes or no says as much as the two "
-            "logits [0, z], torch.cat([torch.zeros_like(z), z], dim=1)"
-        )
+    check_classes(check_batch(model, x, y))
     if len(set(ids)) != len(ids) or len(ids) != len(x) or min(ids) < 0:
         raise InvalidInput(f"expected {len(x)} different ids of at least 0, one per example")
     if not protocol.eps > 0:
