@@ -260,9 +260,14 @@ class _Job:
 
 
 def digest_of_weights(model: nn.Module) -> str:
-    """A short name of a model's weights and buffers: records of others are never mixed with its own."""
+    """A short name of a model's weights and buffers: records of others are never mixed with its own.
+
+    A module's extra state may be anything, and is passed over.
+    """
     weights = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
+        if not isinstance(tensor, Tensor):
+            continue
         weights.update(name.encode())
         weights.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return weights.hexdigest()[:16]
