@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from copy import deepcopy
 from functools import partial
@@ -14,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import robattr
 from audit_fixtures import Attentive, Plain, bars, folder, taught
@@ -81,7 +83,8 @@ def test_the_preprocessing_is_part_of_the_network(plain: nn.Module) -> None:
     torch.testing.assert_close(three(torch.ones(1, 3)), torch.tensor([[0.9, 0.4, 0.175]]))
     with pytest.raises(InvalidInput, match="expected 1 channels in mean"):
         three(torch.ones(1, 1, 2, 2))
-    for wrong in ({"mean": 0.5, "std": 0.0}, {"avg": 1.0}, {"mean": 0.5, "axis": -1}):
+    odd = ({"mean": math.nan}, {"mean": 0.5, "std": math.inf})
+    for wrong in ({"mean": 0.5, "std": 0.0}, {"avg": 1.0}, {"mean": 0.5, "axis": -1}, *odd):
         with pytest.raises(InvalidInput):
             subject(plain, preprocessing=wrong)
 
@@ -249,6 +252,21 @@ def test_data_in_other_forms() -> None:
             material((wrong, y), held_out=0.25)
     pairs = material(list(zip(x, y.tolist(), strict=True)))
     assert torch.equal(pairs.train.images, x)
+    table = x.flatten(1)
+    for rows in ((table, y.tolist()), (table.numpy(), y.numpy()), TensorDataset(table, y)):
+        assert torch.equal(material(rows).train.images, table)
+        assert torch.equal(material(rows).train.labels, y)
+    for odd, words in (
+        (DataLoader(TensorDataset(x, y), 4), r"got a DataLoader, .* pass its \.dataset"),
+        ({"x": x, "y": y}, r"got dict: pass the pair \(x, y\)"),
+        ((x, ["cat"] * len(x)), "number the classes from 0"),
+        ((x.numpy().astype(object), y), r"astype\('float32'\)"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            material(odd)
+    for bounds in (None, (1.0,), (1.0, 0.0), (0.0, math.inf), (math.nan, 1.0)):
+        with pytest.raises(InvalidInput, match="finite and rising"):
+            material((x, y), bounds=bounds)
     parts = material((x, y), held_out=0.25)
     assert [len(parts.train), len(parts.validation), len(parts.test)] == [6, 3, 3]
     assert isinstance(material("fashion-mini"), Dataset)

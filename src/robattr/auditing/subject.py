@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from math import inf, isfinite
 from typing import Any, Literal, Self
 
 import torch
@@ -32,8 +33,8 @@ class Preprocessing:
     std: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
-        if not self.mean or not self.std or any(not s > 0 for s in self.std):
-            raise InvalidInput(f"expected a mean and a positive std, per channel or one for all, got {self}")
+        if not self.mean or not self.std or not all(map(isfinite, self.mean)) or any(not 0 < s < inf for s in self.std):
+            raise InvalidInput(f"expected a finite mean and positive std, per channel or one for all, got {self}")
 
     @classmethod
     def of(cls, given: Preprocessing | Mapping[str, Any] | None) -> Preprocessing | None:
