@@ -255,6 +255,13 @@ def test_completeness_gap_shrinks_with_more_points(case) -> None:
     assert fine < 0.1 * coarse or fine < 1e-3
 
 
+class Whitened(nn.BatchNorm2d):
+    """A batch norm without statistics of its own takes those of the batch, in eval mode too."""
+
+    def __init__(self) -> None:
+        super().__init__(1, track_running_stats=False)
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
@@ -264,6 +271,7 @@ def test_completeness_gap_shrinks_with_more_points(case) -> None:
         (lambda net, x, y: (net, x, y, replace(TOY, eval_k=0)), "between 1 and the 36 pixels"),
         (lambda net, x, y: (net, x, (net(x).argmax(dim=1) + 1) % 3, TOY), "none of the 12 examples"),
         (lambda net, x, y: (nn.Sequential(net, Noisy()), x, y, TOY), "differently when asked twice"),
+        (lambda net, x, y: (nn.Sequential(Whitened(), net), x, y, TOY), "depends on the others in its batch"),
         (lambda net, x, y: (net, x.where(x > 0, torch.nan), y, TOY), "NaN"),
     ],
 )
