@@ -119,6 +119,10 @@ def test_a_quantus_style_call_scores_as_the_attack_does(plain: nn.Module) -> Non
     right = [0, 1, 3, 4, 5]
     attack = IFIA(plain, 0.1, 0.0125, 3, k=6, map=simple_gradient(), measures={"spearman": spearman})
     np.testing.assert_allclose(np.array(scores)[right], attack(x[right], y[right], ids=right).score.numpy(), rtol=1e-6)
+    with pytest.raises(InvalidInput, match="whole-number labels, got"):
+        metric(model=plain, x_batch=x.numpy(), y_batch=y.numpy() + 0.5)
+    with pytest.raises(InvalidInput, match=r"got 8: 8/255\?"):
+        AttributionRobustness(eps=8)
 
 
 def test_a_quantus_explanation_function_is_scored(plain: nn.Module) -> None:

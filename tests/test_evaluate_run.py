@@ -286,6 +286,29 @@ class Noisy(nn.Module):
         return z + torch.randn_like(z)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"model": lambda z: z}, "model to be a Module, got function"),
+        ({"y": [0, 1]}, r"y to be a Tensor, got list: use torch\.as_tensor"),
+        ({"protocol": "paper"}, "protocol to be a Protocol, got str"),
+        ({"map": "ig"}, "map to be a Saliency, got str"),
+        ({"source": nn.Sequential(nn.Flatten(), nn.Linear(36, 2))}, "same 3 classes, got one of 2"),
+        ({"source": nn.Sequential(nn.Flatten(), nn.Linear(35, 3))}, r"same examples, \(1, 6, 6\), got one that fails"),
+    ],
+)
+def test_values_of_other_kinds_are_refused(case, wrong, says: str) -> None:
+    given = {**dict(zip(("model", "x", "y"), case, strict=True)), "protocol": TOY, "map": IG, **wrong}
+    with pytest.raises(InvalidInput, match=says):
+        evaluate(**given)
+
+
+def test_settings_tell_the_points_of_the_map_that_was_used(case) -> None:
+    net, x, y = case
+    assert evaluate(net, x[:4], y[:4].byte(), protocol=TOY, map=integrated_gradients(3)).summary["settings"]["N"] == 3
+    assert evaluate(net, x[:4], y[:4], protocol=TOY, map=simple_gradient()).summary["settings"]["N"] == TOY.N
+
+
 def test_constant_maps_are_counted_and_explained(case) -> None:
     class PartlyFlat(nn.Module):
         """Images that are dark on average get constant logits."""

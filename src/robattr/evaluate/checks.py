@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from robattr.engine import in_use
 from robattr.errors import InvalidInput
+from robattr.evaluate.maps import Saliency
 from robattr.evaluate.protocol import Protocol
 from robattr.formula.checks import check_batch, check_classes, check_model
 from robattr.formula.neighbourhoods import Bounds, check_bounds
@@ -32,11 +33,51 @@ def check(model: nn.Module, x: Tensor, y: Tensor, ids: Sequence[int], protocol: 
     _check_answers(model, x, y)
 
 
-def check_attack(x: Tensor, *, bounds: Bounds, alpha: float, steps: int, restarts: int) -> None:
+def check_kinds(model: object, x: object, y: object, protocol: object, map: object) -> None:
+    """Refuse a name where a value is wanted, and an array where a tensor is."""
+    for name, value, kind, remedy in (
+        ("model", model, nn.Module, "wrap the function in a module"),
+        ("x", x, Tensor, "use torch.as_tensor"),
+        ("y", y, Tensor, "use torch.as_tensor"),
+        ("protocol", protocol, Protocol, "paper('mnist'), or scaled(...) for data of your own"),
+        ("map", map, Saliency, "integrated_gradients(100), or from_callable(f)"),
+    ):
+        if not isinstance(value, kind):
+            raise InvalidInput(f"expected {name} to be a {kind.__name__}, got {type(value).__name__}: {remedy}")
+
+
+def check_source(source: nn.Module, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    """Refuse a transfer attack from a net of other inputs or classes."""
+    check_model(source)
+    try:
+        with second_order(source), second_order(model), torch.no_grad():
+            theirs, ours = source(x).shape[1], model(x).shape[1]
+    except RuntimeError as cause:
+        raise InvalidInput(
+            f"expected a source that takes the same examples, {tuple(x.shape[1:])}, got one that fails on them: {cause}"
+        ) from cause
+    if theirs != ours:
+        raise InvalidInput(f"expected a source of the same {ours} classes, got one of {theirs}: choose another")
+
+
+def check_attack(
+    x: Tensor,
+    y: Tensor,
+    ids: Sequence[int] | None,
+    *,
+    bounds: Bounds,
+    alpha: float,
+    steps: int,
+    restarts: int,
+    seed: int,
+) -> None:
     """Refuse settings and examples with which an attack would not attack."""
     if not len(x):
         raise InvalidInput("expected at least one example to attack, got none")
-    for name, value, least in (("alpha", alpha, 0), ("steps", steps, 1), ("restarts", restarts, 1)):
+    for name, each in (("labels", y), ("ids", ids)):
+        if each is not None and len(each) != len(x):
+            raise InvalidInput(f"expected {len(x)} {name}, one per example, got {len(each)}")
+    for name, value, least in (("alpha", alpha, 0), ("steps", steps, 1), ("restarts", restarts, 1), ("seed", seed, 0)):
         if not value >= least:
             raise InvalidInput(f"expected {name} of at least {least}, got {value}")
     check_bounds(x, bounds)

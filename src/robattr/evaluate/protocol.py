@@ -56,7 +56,7 @@ class Protocol:
 
     def with_eps(self, eps: float) -> Protocol:
         """The same evaluation at another radius; steps scale along, so that as many of them cross the ball."""
-        _check_radius(eps, self.bounds)
+        check_radius(eps, self.bounds)
         scale = eps / self.eps
         return replace(
             self,
@@ -132,12 +132,12 @@ def named(name: str, base: Protocol) -> Protocol:
 def scaled(dataset: str, *, pixels: int, bounds: tuple[float, float], eps: float | None = None) -> Protocol:
     """The paper's way for data it never saw: ε = 8/255 of the range (or `eps`), α = ε/8, P = 50, k = pixels/10."""
     radius = 8 / 255 * (bounds[1] - bounds[0]) if eps is None else eps
-    _check_radius(radius, bounds)
+    check_radius(radius, bounds)
     k = max(1, pixels // 10)
     return Protocol("paper", dataset, radius, radius / 8, 50, k, k, radius / 4, 40, bounds)
 
 
-def _check_radius(eps: float, bounds: tuple[float, float]) -> None:
+def check_radius(eps: float, bounds: tuple[float, float]) -> None:
     """Refuse a radius beyond the whole range of the data: it is most often one of 255 in data of another range."""
     low, high = bounds
     if not eps > 0:

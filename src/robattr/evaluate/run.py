@@ -11,7 +11,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from robattr._version import __version__
 from robattr.engine import in_use, precision
 from robattr.errors import CheckpointError
 from robattr.evaluate import gallery
-from robattr.evaluate.checks import check
+from robattr.evaluate.checks import check, check_kinds, check_source
 from robattr.evaluate.diagnostics import accuracies, alarms, score_against_eps
 from robattr.evaluate.maps import Saliency, constant_along_ray
 from robattr.evaluate.measure import Record, answers, centres, measure
@@ -82,10 +82,16 @@ def evaluate(
     (worth it on a GPU).
     """
     began = time.monotonic()
+    check_kinds(model, x, y, protocol, map)
+    if map.complete:  # the settings tell the points of this very map, whatever the protocol's default
+        protocol = replace(protocol, N=map.nodes)
     names = list(range(len(x))) if ids is None else [int(i) for i in ids]
     job = _Job(model, x, y, names, protocol, map, source, compiled)
     with precision(arithmetic, job.device.type):
         check(model, x.to(job.device), y.to(job.device), job.ids, protocol)
+        if source is not None:
+            check_source(source, model, x[:1].to(job.device), y[:1].to(job.device))
+        job = replace(job, y=y.long())
         if place is None:
             records = job.measured(progress)
             return Evaluation(records, job.summary(records, about, began))
