@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from copy import deepcopy
+from functools import partial
 from html import unescape
 from types import SimpleNamespace
 
@@ -12,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import robattr
 from audit_fixtures import Attentive, Plain, bars, folder, taught
@@ -80,7 +83,8 @@ def test_the_preprocessing_is_part_of_the_network(plain: nn.Module) -> None:
     torch.testing.assert_close(three(torch.ones(1, 3)), torch.tensor([[0.9, 0.4, 0.175]]))
     with pytest.raises(InvalidInput, match="expected 1 channels in mean"):
         three(torch.ones(1, 1, 2, 2))
-    for wrong in ({"mean": 0.5, "std": 0.0}, {"avg": 1.0}, {"mean": 0.5, "axis": -1}):
+    odd = ({"mean": math.nan}, {"mean": 0.5, "std": math.inf})
+    for wrong in ({"mean": 0.5, "std": 0.0}, {"avg": 1.0}, {"mean": 0.5, "axis": -1}, *odd):
         with pytest.raises(InvalidInput):
             subject(plain, preprocessing=wrong)
 
@@ -89,7 +93,7 @@ def test_the_preprocessing_is_part_of_the_network(plain: nn.Module) -> None:
 def test_other_precisions_are_converted_in_a_copy(kind: torch.dtype) -> None:
     net = Plain().to(kind).eval()
     made, notes = subject(net)
-    assert "float32" in notes[0]
+    assert notes[0].startswith(f"weights in {str(kind).removeprefix('torch.')} were converted to float32 in a copy")
     assert {p.dtype for p in net.parameters()} == {kind}
     assert {p.dtype for p in made.parameters()} == {torch.float32}
     x, _ = bars(2)
@@ -248,6 +252,21 @@ def test_data_in_other_forms() -> None:
             material((wrong, y), held_out=0.25)
     pairs = material(list(zip(x, y.tolist(), strict=True)))
     assert torch.equal(pairs.train.images, x)
+    table = x.flatten(1)
+    for rows in ((table, y.tolist()), (table.numpy(), y.numpy()), TensorDataset(table, y)):
+        assert torch.equal(material(rows).train.images, table)
+        assert torch.equal(material(rows).train.labels, y)
+    for odd, words in (
+        (DataLoader(TensorDataset(x, y), 4), r"got a DataLoader, .* pass its \.dataset"),
+        ({"x": x, "y": y}, r"got dict: pass the pair \(x, y\)"),
+        ((x, ["cat"] * len(x)), "number the classes from 0"),
+        ((x.numpy().astype(object), y), r"astype\('float32'\)"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            material(odd)
+    for bounds in (None, (1.0,), (1.0, 0.0), (0.0, math.inf), (math.nan, 1.0)):
+        with pytest.raises(InvalidInput, match="finite and rising"):
+            material((x, y), bounds=bounds)
     parts = material((x, y), held_out=0.25)
     assert [len(parts.train), len(parts.validation), len(parts.test)] == [6, 3, 3]
     assert isinstance(material("fashion-mini"), Dataset)
@@ -262,7 +281,7 @@ def test_data_in_other_forms() -> None:
         {"protocol": "lax"}, {"eps": 0.0}, {"eps": -1.0}, {"examples": 0}, {"steps": 0}, {"maps": "igg"},
         {"maps": "ig,ig"},
         {"maps": "captum:Occlusion"}, {"maps": "elsewhere:Map"}, {"out": "audit"}, {"bounds": (0.0, 0.5)},
-        {"device": "tpu"},
+        {"device": "tpu"}, {"seed": -1},
     ],
 )  # fmt: skip
 def test_mistakes_are_refused_with_a_reason(plain: nn.Module, wrong: dict, tmp_path, monkeypatch) -> None:
@@ -278,11 +297,30 @@ def test_a_radius_beyond_the_range_is_refused(plain: nn.Module, scale: int, eps:
         robattr.audit(plain, (scale * x, y), bounds=(0.0, scale), **{**QUICK, "eps": eps})
 
 
-def test_a_model_of_one_logit_is_refused() -> None:
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_model_of_one_logit_is_refused(most: int) -> None:
     x, y = bars()
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 1))
     with pytest.raises(UnsupportedModel, match=r"at least two classes.*\[0, z\]"):
-        robattr.audit(net, (x, 0 * y), **QUICK)
+        robattr.audit(net, (x, y.clamp(max=most)), **QUICK)
+
+
+class Casting(Plain):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.half())
+
+
+@pytest.mark.parametrize(
+    ("net", "reason"),
+    [(nn.Sequential(nn.Flatten(), nn.Linear(10, 3)), "cannot be multiplied"), (Casting().half(), "Half")],
+)
+def test_a_model_that_fails_on_the_data_is_refused_in_one_line(net: nn.Module, reason: str, tmp_path) -> None:
+    for call in (robattr.audit, partial(robattr.harden, out=tmp_path)):
+        with pytest.raises(
+            UnsupportedModel, match=rf"takes examples of shape \(1, 8, 8\) .*{reason}.*: give them"
+        ) as said:
+            call(net, bars(), device="cpu")
+        assert "\n" not in str(said.value)
 
 
 def test_labels_that_the_model_has_no_output_for_are_refused(plain: nn.Module) -> None:

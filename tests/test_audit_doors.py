@@ -54,6 +54,20 @@ def test_captum_maps_are_attacked_through_their_guide(plain: nn.Module) -> None:
     assert float(theirs.score.min()) < 1
 
 
+def test_maps_of_tokens_are_attacked_through_guides_of_tokens() -> None:
+    """As many rows as tokens and as wide: a guide of another shape would broadcast, and attack other examples."""
+    torch.manual_seed(0)
+    x, y = bars(8)
+    x, net = x[:, 0], nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3))
+    settings = {"eps": 0.1, "alpha": 0.02, "steps": 4, "k": 2}
+    theirs = IFIA(net, map=per_token(captum_map("Saliency")), **settings)(x, y)
+    ours = IFIA(net, map=per_token(simple_gradient()), **settings)(x, y)
+    torch.testing.assert_close(theirs.perturbed, ours.perturbed)
+    assert float(theirs.score.min()) < 1
+    with pytest.raises(InvalidInput, match=r"shape of the scored one, \(8,\), got \(8, 8\): give a guide"):
+        IFIA(net, map=per_token(simple_gradient()), guide=simple_gradient(), **settings)(x, y)
+
+
 def test_captum_names_are_checked(plain: nn.Module) -> None:
     for wrong in ("Salience", "Occlusion", "LayerConductance", "NoiseTunnel", "os.system"):
         with pytest.raises(InvalidInput, match="cannot be used by name"):
@@ -67,6 +81,10 @@ def test_captum_names_are_checked(plain: nn.Module) -> None:
     assert maps("ig", points=5)[0].nodes == 5
     with pytest.raises(InvalidInput, match="name of a map"):
         maps([robattr.evaluate.from_callable(lambda m, x, y: x, name="../evil")])
+    assert maps(simple_gradient()) == [simple_gradient()]
+    for function in (lambda m, x, y: x, [lambda m, x, y: x]):
+        with pytest.raises(InvalidInput, match=r"got function: .*from_callable"):
+            maps(function)
 
 
 class _Fails(nn.Module):
@@ -101,6 +119,10 @@ def test_a_quantus_style_call_scores_as_the_attack_does(plain: nn.Module) -> Non
     right = [0, 1, 3, 4, 5]
     attack = IFIA(plain, 0.1, 0.0125, 3, k=6, map=simple_gradient(), measures={"spearman": spearman})
     np.testing.assert_allclose(np.array(scores)[right], attack(x[right], y[right], ids=right).score.numpy(), rtol=1e-6)
+    with pytest.raises(InvalidInput, match="whole-number labels, got"):
+        metric(model=plain, x_batch=x.numpy(), y_batch=y.numpy() + 0.5)
+    with pytest.raises(InvalidInput, match=r"got 8: 8/255\?"):
+        AttributionRobustness(eps=8)
 
 
 def test_a_quantus_explanation_function_is_scored(plain: nn.Module) -> None:

@@ -152,6 +152,15 @@ def test_the_harden_command(place: Path) -> None:
     assert "batch_norm must be" in str(wrong.exception)
 
 
+def test_weights_hardened_behind_a_preprocessing_are_refused_without_it(place: Path) -> None:
+    save_model(factory(), place / "model.safetensors")
+    (place / "preprocessing.json").write_text('{"mean": [0.5], "std": [0.2]}')
+    for command in ("audit", "harden", "doctor"):
+        words = (command, "--model", "audit_fixtures:factory", "--data", "images", "--weights", "model.safetensors")
+        assert "--mean and --std in preprocessing.json" in str(run(*words).exception)
+    assert run("doctor", *words[1:], "--mean", "0.5", "--std", "0.2", "--device", "cpu").exit_code == 0
+
+
 def test_weights_that_carry_code_are_refused(place: Path) -> None:
     class Evil:
         def __reduce__(self):

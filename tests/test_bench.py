@@ -451,6 +451,7 @@ def bench(*words: str) -> tuple[int, str, BaseException | None]:
         (("--device", "gpu"), "unknown device 'gpu'"),
         (("--precision", "bf17"), "did you mean 'bf16'"),
         (("--render", "nowhere.json"), "cannot read nowhere.json"),
+        (("-o", "page.md"), "expected --out with --render"),
     ],
 )
 def test_mistakes_are_named(words: tuple[str, ...], says: str, small: Subject) -> None:

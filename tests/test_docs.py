@@ -51,6 +51,18 @@ def test_every_file_of_the_notation_exists_and_defines_its_names() -> None:
             assert re.search(rf"\b{name}\b", source), f"{name} is not in {place.name}"
 
 
+def test_the_rooms_that_the_pages_name_are_found_after_importing_robattr() -> None:
+    """As in `robattr.auditing.Embedded(reader, "embed")`: nobody imports a room by itself first."""
+    named = {
+        room for page in PAGES for room in re.findall(r"\brobattr\.(\w+)\.\w+\(", page.read_text(encoding="utf-8"))
+    }
+    assert named >= {"auditing", "objectives"}
+    for room in sorted(named):
+        code = f"import robattr; robattr.{room}"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
 def test_importing_robattr_is_light() -> None:
     """torch and NumPy, and nothing of the extras or of the heavier rooms."""
     code = (

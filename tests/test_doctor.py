@@ -121,6 +121,8 @@ def test_what_would_spoil_the_numbers_fails(how, name: str, words: str) -> None:
 def test_what_works_but_should_be_known_is_a_warning() -> None:
     said = finding(robattr.doctor(Layer(lambda f, x: f(x).log_softmax(1)), shape=(6,)), "logits")
     assert (said.level, "log-probabilities" in said.finding) == ("warn", True)
+    said = finding(robattr.doctor(Layer(lambda f, x: f(x).sigmoid()), shape=(6,)), "logits")
+    assert (said.level, "sigmoid" in said.finding) == ("warn", True)
     assert finding(robattr.doctor(Layer(lambda f, x: f(x)), shape=(6,)), "curvature").level == "warn"
     hidden = nn.Sequential(nn.Linear(6, 8), Layer(lambda f, x: x.clamp(min=0)), nn.Linear(8, 3))
     assert "clamp" in finding(robattr.doctor(hidden, shape=(6,)), "curvature").finding
@@ -158,7 +160,8 @@ def test_data_are_held_against_bounds_labels_and_preprocessing() -> None:
     standardised = finding(robattr.doctor(net, (x - 0.5, y)), "range")
     assert (standardised.level, "standardised" in standardised.remedy) == ("fail", True)
     assert levels(robattr.doctor(net, (x, y), bounds=(0.0, 255.0)))["range"] == "warn"
-    assert levels(robattr.doctor(net, (x, y + 1)))["labels"] == "fail"
+    beyond = levels(robattr.doctor(net, (x, y + 1)))
+    assert (beyond["labels"], beyond["derivatives"]) == ("fail", "ok")  # a label is no fault of a layer
     assert levels(robattr.doctor(net, (x, (y + 1) % 3)))["labels"] == "warn"
     units = robattr.doctor(net, (255 * x, y), bounds=(0.0, 255.0), preprocessing={"mean": 0.5, "std": 0.2})
     assert levels(units)["preprocessing"] == "warn"

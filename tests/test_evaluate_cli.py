@@ -114,6 +114,7 @@ def test_fresh_discards_earlier_records(runs, tmp_path: Path) -> None:
         (("--maps", "igg"), "did you mean 'ig'"),
         (("--split", "train"), "test or validation"),
         (("--eps", "-1"), "above 0"),
+        (("--eps", "8"), "0 to 1, in its units, got 8: 8/255?"),
         (("--eps", "8/0"), "such as 0.03 or 8/255"),
     ],
 )

@@ -95,6 +95,25 @@ def test_a_callable_sees_the_module_itself(case) -> None:
     assert seen == [net]
 
 
+@pytest.mark.parametrize(
+    ("attribute", "got"),
+    [
+        (lambda x: x[:, :, ::2, ::2], r"\(3, 2, 3, 3\)"),
+        (lambda x: x[:1], r"\(1, 2, 5, 5\)"),
+        (lambda x: x.sum((1, 2, 3)), r"\(3,\)"),
+        (lambda x: x.flatten(1), r"\(3, 50\)"),
+        (lambda x: x.numpy(), "ndarray"),
+        (lambda x: (x,), "tuple"),
+    ],
+)
+def test_what_is_no_map_of_the_input_is_refused(case, attribute, got: str) -> None:
+    net, x, y = case
+    for fine in (x, x[:, :1], x[:, 0]):
+        torch.testing.assert_close(from_callable(lambda m, x, y, fine=fine: fine)(net, x, y), magnitude(fine))
+    with pytest.raises(InvalidInput, match=f"'custom' .* got {got}: .*interpolate"):
+        from_callable(lambda m, x, y: attribute(x))(net, x, y)
+
+
 def test_the_shortcut_equals_the_hundred_point_sum() -> None:
     torch.manual_seed(2)
     net = resnet(3, 1, channels=1).double()

@@ -56,6 +56,8 @@ def test_another_radius_scales_the_steps_and_the_name() -> None:
     assert (longer.name, longer.steps, longer.alpha) == ("paper@300steps", 300, 1)
     with pytest.raises(InvalidInput, match="above 0"):
         wide.with_eps(0)
+    with pytest.raises(InvalidInput, match="0 to 255, in its units, got 256: choose a smaller"):
+        wide.with_eps(256)
 
 
 def test_settings_for_other_data() -> None:

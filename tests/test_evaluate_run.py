@@ -13,11 +13,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.ndimage import center_of_mass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from robattr.errors import CheckpointError, InvalidInput
-from robattr.evaluate import Place, Protocol, compare, evaluate, integrated_gradients, simple_gradient, strict
+from robattr.evaluate import (
+    Place,
+    Protocol,
+    compare,
+    evaluate,
+    from_callable,
+    gradient_input,
+    integrated_gradients,
+    simple_gradient,
+    strict,
+)
 from robattr.evaluate.diagnostics import completeness_gap, random_search, score_against_eps
 from robattr.evaluate.gallery import choose, walk
 from robattr.evaluate.ifia import IFIA
@@ -244,6 +255,13 @@ def test_completeness_gap_shrinks_with_more_points(case) -> None:
     assert fine < 0.1 * coarse or fine < 1e-3
 
 
+class Whitened(nn.BatchNorm2d):
+    """A batch norm without statistics of its own takes those of the batch, in eval mode too."""
+
+    def __init__(self) -> None:
+        super().__init__(1, track_running_stats=False)
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
@@ -253,6 +271,7 @@ def test_completeness_gap_shrinks_with_more_points(case) -> None:
         (lambda net, x, y: (net, x, y, replace(TOY, eval_k=0)), "between 1 and the 36 pixels"),
         (lambda net, x, y: (net, x, (net(x).argmax(dim=1) + 1) % 3, TOY), "none of the 12 examples"),
         (lambda net, x, y: (nn.Sequential(net, Noisy()), x, y, TOY), "differently when asked twice"),
+        (lambda net, x, y: (nn.Sequential(Whitened(), net), x, y, TOY), "depends on the others in its batch"),
         (lambda net, x, y: (net, x.where(x > 0, torch.nan), y, TOY), "NaN"),
     ],
 )
@@ -265,6 +284,29 @@ def test_bad_input_is_refused(case, spoil, says: str) -> None:
 class Noisy(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         return z + torch.randn_like(z)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"model": lambda z: z}, "model to be a Module, got function"),
+        ({"y": [0, 1]}, r"y to be a Tensor, got list: use torch\.as_tensor"),
+        ({"protocol": "paper"}, "protocol to be a Protocol, got str"),
+        ({"map": "ig"}, "map to be a Saliency, got str"),
+        ({"source": nn.Sequential(nn.Flatten(), nn.Linear(36, 2))}, "same 3 classes, got one of 2"),
+        ({"source": nn.Sequential(nn.Flatten(), nn.Linear(35, 3))}, r"same examples, \(1, 6, 6\), got one that fails"),
+    ],
+)
+def test_values_of_other_kinds_are_refused(case, wrong, says: str) -> None:
+    given = {**dict(zip(("model", "x", "y"), case, strict=True)), "protocol": TOY, "map": IG, **wrong}
+    with pytest.raises(InvalidInput, match=says):
+        evaluate(**given)
+
+
+def test_settings_tell_the_points_of_the_map_that_was_used(case) -> None:
+    net, x, y = case
+    assert evaluate(net, x[:4], y[:4].byte(), protocol=TOY, map=integrated_gradients(3)).summary["settings"]["N"] == 3
+    assert evaluate(net, x[:4], y[:4], protocol=TOY, map=simple_gradient()).summary["settings"]["N"] == TOY.N
 
 
 def test_constant_maps_are_counted_and_explained(case) -> None:
@@ -376,6 +418,31 @@ def test_records_of_other_images_or_other_code_are_not_mixed_in(case, tmp_path: 
     with pytest.raises(CheckpointError, match="example 5: label"):
         evaluate(net, x, other, protocol=TOY, map=IG, place=place)
     assert evaluate(*case, protocol=TOY, map=IG, place=place).records == whole.records
+
+
+def test_records_of_another_map_of_the_same_name_are_not_mixed_in(case, tmp_path: Path) -> None:
+    """Also where the map is the same and the attack would follow another."""
+
+    def own(attribute, guide=None):
+        return from_callable(attribute, name="own", guide=guide or gradient_input())
+
+    net, x, y = case
+    whole = evaluate(*case, protocol=TOY, map=own(lambda model, x, y: x), place=Place(tmp_path))
+    followed = gradient_input()(net, x[:1], y[:1])[0].detach()
+    expected = [at / 5 for map in (x[0, 0], followed) for at in center_of_mass(map.double().numpy())]
+    assert whole.records[0]["centre"] == pytest.approx(expected, abs=1e-4)
+    assert whole.records[2]["centre"] is None  # misclassified
+    others = (
+        own(lambda model, x, y: 1 - x),
+        own(lambda model, x, y: x.flip(-1)),
+        own(lambda model, x, y: x, guide=simple_gradient()),
+        replace(own(lambda model, x, y: x), guide=None),
+    )
+    for other in others:
+        with pytest.raises(CheckpointError, match=r"the map 'own' .* another of that name .* another name.*--fresh"):
+            evaluate(*case, protocol=TOY, map=other, place=Place(tmp_path))
+    again = evaluate(*case, protocol=TOY, map=own(lambda model, x, y: x.clone()), place=Place(tmp_path))
+    assert again.records == whole.records
 
 
 @pytest.mark.parametrize("damage", ["{bad", "{}", "[1]"])

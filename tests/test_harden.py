@@ -182,6 +182,24 @@ def test_the_preprocessing_stands_beside_the_weights_and_the_run_is_read_as_ever
     assert not (tmp_path / "bare" / "hardened" / "preprocessing.json").exists()
 
 
+class Versioned(Plain):
+    """Its state has more than tensors."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 2}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        assert state["version"] == 2
+
+
+def test_a_state_of_more_than_tensors_is_audited_but_not_hardened(tmp_path) -> None:
+    net = taught(Versioned(), *bars())
+    found = robattr.audit(net, bars(), protocol="paper", steps=1, points=1, examples=3, device="cpu")
+    assert found.run.evaluations
+    with pytest.raises(UnsupportedModel, match=r"tensors alone.*'_extra_state' of dict: keep it out"):
+        robattr.harden(net, bars(), out=tmp_path, device="cpu")
+
+
 def test_mistakes_are_refused(plain: nn.Module, tmp_path) -> None:
     for wrong in ({"objective": "ig-nrm"}, {"held_out": 0.0}, {"changes": {"m": 0}}, {"changes": {"mm": 1}}):
         with pytest.raises(robattr.RobattrError, match=r".{15}"):

@@ -204,7 +204,12 @@ def test_an_example_without_a_map_has_no_score(case) -> None:
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"steps": 0}, "steps of at least 1"), ({"restarts": 0}, "restarts"), ({"alpha": -0.1}, "alpha of at least 0")],
+    [
+        ({"steps": 0}, "steps of at least 1"),
+        ({"restarts": 0}, "restarts"),
+        ({"alpha": -0.1}, "alpha of at least 0"),
+        ({"seed": -1}, "seed of at least 0"),
+    ],
 )
 def test_an_attack_that_would_not_attack_is_refused(case, change, words) -> None:
     net, x, y = case
@@ -213,6 +218,10 @@ def test_an_attack_that_would_not_attack_is_refused(case, change, words) -> None
         replace(attack, **change)(x, y)
     with pytest.raises(InvalidInput, match="at least one example"):
         attack(x[:0], y[:0])
+    with pytest.raises(InvalidInput, match="labels, one per example, got 1"):
+        attack(x, y[:1])
+    with pytest.raises(InvalidInput, match="ids, one per example, got 1"):
+        attack(x, y, ids=[7])
     with pytest.raises(InvalidInput, match="within the bounds"):
         attack(255 * x, y)
     assert not attack(x.clone().requires_grad_(), y).perturbed.requires_grad

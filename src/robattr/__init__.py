@@ -44,6 +44,15 @@ from robattr.formula import straight as straight
 from robattr.formula import total as total
 
 if _TYPE_CHECKING:
+    from robattr import auditing as auditing
+    from robattr import data as data
+    from robattr import engine as engine
+    from robattr import evaluate as evaluate
+    from robattr import models as models
+    from robattr import recipes as recipes
+    from robattr import report as report
+    from robattr import reproduce as reproduce
+    from robattr import train as train
     from robattr.auditing import audit as audit
     from robattr.auditing import doctor as doctor
     from robattr.auditing import harden as harden
@@ -59,8 +68,13 @@ _LATER = {
 }
 
 
+_PACKAGES = ("auditing", "data", "engine", "evaluate", "models", "recipes", "report", "reproduce", "train")
+
+
 def __getattr__(name: str) -> object:
     """Names that bring more of the house with them are imported when first asked for."""
+    if name in _PACKAGES:
+        return _import_module(f"robattr.{name}")
     if name in _LATER:
         return getattr(_import_module(_LATER[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -50,7 +50,7 @@ def audit(
     bounds: tuple[float, float] = (0.0, 1.0),
     preprocessing: Preprocessing | Mapping[str, Any] | None = None,
     eps: float | None = None,
-    maps: str | Sequence[str | Saliency] = "ig",
+    maps: str | Saliency | Sequence[str | Saliency] = "ig",
     protocol: ProtocolName = "both",
     examples: int | None = 100,
     steps: int | None = None,
@@ -73,7 +73,7 @@ def audit(
     data            a folder of class folders, a dataset's name, a `Dataset`, a pair (x, y), or a torch dataset
     bounds          the range of the data; preprocessing=dict(mean=…, std=…) is applied after it, inside the network
     eps             the radius of the attack, in the units of the data (default: 8/255 of the range)
-    maps            which explanations: "ig,sg,captum:Saliency", or a list that may hold your own `Saliency`
+    maps            which explanations: "ig,sg,captum:Saliency", your own `Saliency`, or a list of both
     protocol        "paper" compares with published numbers, "strict" is what it takes to trust them, or "both"
     compiled        compile the attack, which takes minutes and pays on a GPU
     out             the page to write, "audit.html"; records go to the folder "audit" beside it, and the same call

@@ -76,7 +76,11 @@ def probabilities(p: Patient) -> list[Check]:
     if torch.allclose(out.logsumexp(1), torch.zeros_like(out[:, 0]), atol=1e-3):
         said = "the outputs are log-probabilities: losses are right, but maps then explain log p, not the logit"
         return [Check("logits", "warn", said, "drop the last log-softmax")]
-    return [Check("logits", "ok", f"they range from {float(out.min()):.3g} to {float(out.max()):.3g}")]
+    said = f"they range from {float(out.min()):.3g} to {float(out.max()):.3g}"
+    if float(out.min()) >= 0 and float(out.max()) <= 1:
+        remedy = "if the last layer is a sigmoid, drop it: losses and maps are those of logits"
+        return [Check("logits", "warn", f"{said}, as probabilities of a sigmoid do", remedy)]
+    return [Check("logits", "ok", said)]
 
 
 def modes(p: Patient) -> list[Check]:

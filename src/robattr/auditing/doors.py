@@ -19,6 +19,7 @@ from robattr.errors import InvalidInput, nearest
 from robattr.evaluate.agreement import cosine, kendall, spearman, topk_intersection
 from robattr.evaluate.ifia import IFIA, Measure
 from robattr.evaluate.maps import Saliency, from_callable, gradient_input, integrated_gradients
+from robattr.evaluate.protocol import check_radius
 from robattr.formula.network import Model, second_order
 from robattr.formula.scalars import Scalar
 
@@ -52,6 +53,7 @@ class AttributionRobustness:
         known = ("kendall", "spearman", "topk", "cosine")
         if self.score not in known:
             raise InvalidInput(f"unknown score {self.score!r}: {nearest(self.score, known)}")
+        check_radius(self.eps, self.bounds)
 
     def __call__(
         self,
@@ -70,7 +72,10 @@ class AttributionRobustness:
         net, _ = subject(model, device=device)
         place = next(net.parameters(), torch.zeros(0)).device
         x = torch.as_tensor(x_batch, dtype=torch.float32, device=place)
-        y = torch.as_tensor(y_batch, device=place).long()
+        y = torch.as_tensor(y_batch, device=place)
+        if y.is_floating_point():
+            raise InvalidInput(f"expected whole-number labels, got {y.dtype}: use astype(int)")
+        y = y.long()
         map = self.map or integrated_gradients()
         if explain_func is not None:
             map = _explained(explain_func, dict(explain_func_kwargs or {}))

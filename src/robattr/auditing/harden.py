@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from robattr.auditing.audit import input_channels, inside, own_classes
 from robattr.auditing.checks import REPLACE, second_derivatives
@@ -17,7 +17,7 @@ from robattr.auditing.cost import chunk_that_fits
 from robattr.auditing.material import Data, chosen, material
 from robattr.auditing.record import Watch, measure, record, silent
 from robattr.auditing.settings import Settings
-from robattr.auditing.subject import BatchNorm, Preprocessing, Subject, check_copy, plain, subject
+from robattr.auditing.subject import BatchNorm, Preprocessing, Subject, check_copy, check_examples, plain, subject
 from robattr.data import Dataset
 from robattr.errors import InvalidInput, UnsupportedModel
 from robattr.evaluate.intervals import Comparison
@@ -88,7 +88,7 @@ def harden(
     freeze: Collection[str] = (),
     chunk: int | None = None,
     changes: Mapping[str, Any] | None = None,
-    maps: str | Sequence[str | Saliency] = "ig",
+    maps: str | Saliency | Sequence[str | Saliency] = "ig",
     examples: int | None = 50,
     audit_steps: int | None = None,
     points: int | None = None,
@@ -132,7 +132,10 @@ def harden(
     run = _run(objective, given, audited, steps=steps, batch=batch, lr=lr, seed=seed, changes=dict(changes or {}))
     with join(device) as world:
         tuned, notes = subject(model, preprocessing=preprocessing, device=world.device, copy=True)
+        _check_state(tuned)
         check_copy(model, tuned, given.pixels(given.train.images[:2]))
+        few = given.pixels(given.train.images[:256]).to(world.device)
+        check_examples(tuned, few, given.train.labels[:256].to(world.device))
         tuned.freeze(batch_norm=batch_norm, layers=freeze)
         still = {"batch_norm": batch_norm, "freeze": sorted(freeze)}
         skipped = inside(given.skipped, data)
@@ -186,6 +189,16 @@ def _run(
     if isinstance(objective, str):
         return run
     return Given(**_shallow(run), given=objective)
+
+
+def _check_state(tuned: Subject) -> None:
+    """Refuse a module with a state that a file of weights cannot hold, before hours are spent."""
+    for name, value in tuned.module.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise UnsupportedModel(
+                f"expected a model whose state is tensors alone, as a file of weights holds them, got {name!r} of "
+                f"{type(value).__name__}: keep it out of get_extra_state()"
+            )
 
 
 def _check_derivatives(tuned: Subject, data: Dataset) -> None:

@@ -38,11 +38,11 @@ GUIDES: dict[str, Callable[[], Saliency]] = {
 
 
 def maps(
-    wanted: str | Sequence[str | Saliency], *, points: int = 100, bounds: tuple[float, float] = (0.0, 1.0)
+    wanted: str | Saliency | Sequence[str | Saliency], *, points: int = 100, bounds: tuple[float, float] = (0.0, 1.0)
 ) -> list[Saliency]:
-    """`"ig,captum:Saliency"`, or a list of names and maps, as maps. `points` are the points of IG's path."""
-    parts = wanted.split(",") if isinstance(wanted, str) else wanted
-    found = [p if isinstance(p, Saliency) else _named(p.strip(), points=points, bounds=bounds) for p in parts]
+    """`"ig,captum:Saliency"`, a map, or a list of names and maps, as maps. `points` are the points of IG's path."""
+    parts = wanted.split(",") if isinstance(wanted, str) else [wanted] if callable(wanted) else list(wanted)
+    found = [p if isinstance(p, Saliency) else _named(p, points=points, bounds=bounds) for p in parts]
     for map in found:  # it becomes part of a file's name
         if not re.fullmatch(r"[\w-]+", map.name):
             raise InvalidInput(f"expected letters, digits, - and _ in the name of a map, got {map.name!r}: rename it")
@@ -88,7 +88,8 @@ def per_token(map: Saliency) -> Saliency:
     def summed(model: Model, x: Tensor, y: Tensor) -> Tensor:
         return map.of(model, x, y).abs().sum(dim=-1)
 
-    return replace(map, name=f"{map.name}-tokens", of=summed, complete=False, along_ray=None)
+    guide = None if map.guide is None else per_token(map.guide)
+    return replace(map, name=f"{map.name}-tokens", of=summed, complete=False, along_ray=None, guide=guide)
 
 
 def for_captum(attributions: Tensor) -> NDArray[Any]:
@@ -104,9 +105,14 @@ def for_captum(attributions: Tensor) -> NDArray[Any]:
 
 
 def _named(name: str, *, points: int, bounds: tuple[float, float]) -> Saliency:
-    origin, colon, method = name.partition(":")
+    if not isinstance(name, str):
+        raise InvalidInput(
+            f"expected a map or the name of one, got {type(name).__name__}: make a map of a function with "
+            "robattr.evaluate.from_callable"
+        )
+    origin, colon, method = name.strip().partition(":")
     if not colon:
-        return by_name(name, N=points, bounds=bounds)
+        return by_name(origin, N=points, bounds=bounds)
     if origin != "captum":
         raise InvalidInput(f"unknown attribution map {name!r}: expected ig, sg, gi, smoothgrad or captum:Method")
     guide = integrated_gradients(points) if method == "IntegratedGradients" else None

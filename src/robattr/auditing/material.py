@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,7 +24,7 @@ from robattr._extras import need
 from robattr._text import printable
 from robattr.data import Dataset, Split
 from robattr.data.image_folder import image_files
-from robattr.data.own import partition
+from robattr.data.own import gathered, partition
 from robattr.errors import DataError, InvalidInput, nearest
 from robattr.formula.neighbourhoods import check_bounds
 
@@ -58,6 +59,8 @@ def material(
 
     Images that cannot be read are skipped and listed in `skipped`.
     """
+    if not (isinstance(bounds, tuple | list) and len(bounds) == 2 and -inf < bounds[0] < bounds[1] < inf):
+        raise InvalidInput(f"expected bounds (low, high), finite and rising, as (0, 1) or (0, 255), got {bounds!r}")
     if isinstance(data, Dataset):
         return _bounded(data, bounds)
     if isinstance(data, str | Path):
@@ -81,9 +84,16 @@ def material(
             )
         found = found if classes is None else _relabelled(found, classes)
         return replace(found, name=printable(found.name), classes=tuple(map(printable, found.classes)))
-    if isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(part, "shape") for part in data):
-        return _of_tensors(*data, bounds=bounds, classes=classes, held_out=held_out, seed=seed, checked=checked)
-    return datasets.from_dataset(data, bounds=bounds, classes=classes, validation=held_out, test=held_out, seed=seed)
+    if isinstance(data, tuple | list) and len(data) == 2 and hasattr(data[0], "shape"):
+        x, y = (part if isinstance(part, Tensor) else _tensor(part) for part in data)
+    else:
+        x, y = gathered(data)
+        classes = getattr(data, "classes", None) if classes is None else classes
+        if x.dim() != 2:  # not a table
+            return datasets.from_tensors(
+                x, y, bounds=bounds, classes=classes, validation=held_out, test=held_out, seed=seed, name="dataset"
+            )
+    return _of_tensors(x, y, bounds=bounds, classes=classes, held_out=held_out, seed=seed, checked=checked)
 
 
 def common_size(folder: Path) -> int:
@@ -137,10 +147,20 @@ def _bounded(data: Dataset, bounds: Bounds) -> Dataset:
     return data
 
 
+def _tensor(values: Any) -> Tensor:
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise InvalidInput(
+            f"expected numbers, got an array of {array.dtype}: number the classes from 0, and convert inputs with "
+            "astype('float32')"
+        )
+    return torch.as_tensor(array)
+
+
 def _of_tensors(
-    x: Any, y: Any, *, bounds: Bounds, classes: Sequence[str] | None, held_out: float, seed: int, checked: bool
+    x: Tensor, y: Tensor, *, bounds: Bounds, classes: Sequence[str] | None, held_out: float, seed: int, checked: bool
 ) -> Dataset:
-    inputs, labels = torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x).cpu(), torch.as_tensor(y).cpu()
+    inputs, labels = x.cpu(), y.cpu()
     low, high = bounds
     if inputs.dtype == torch.uint8:
         inputs = low + inputs.float() * ((high - low) / 255)

@@ -12,12 +12,11 @@ from torch import Tensor
 
 from robattr.auditing.material import chosen, digest
 from robattr.auditing.settings import Settings
-from robattr.auditing.subject import Subject
+from robattr.auditing.subject import Subject, check_examples
 from robattr.data import Dataset
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluate.maps import saliency
 from robattr.evaluate.run import Place, digest_of_weights, evaluate
-from robattr.formula.checks import check_batch
 from robattr.report.runs import Run, read_run
 from robattr.train.checkpoint import write_atomically
 from robattr.train.directory import RunDirectory, environment, locked, read_config
@@ -80,7 +79,7 @@ def measure(
 ) -> Run:
     """Every protocol and map that `settings` asks for, recorded in the run directory `folder`."""
     x, y, ids = examples
-    check_batch(model, x.to(world.device), y.to(world.device))
+    check_examples(model, x.to(world.device), y.to(world.device))
     about = {"run": folder.name, "classes": list(data.classes), "command": command}
     records = folder / "records"
     for map in settings.chosen_maps(data):

@@ -23,7 +23,7 @@ class Settings:
     """
 
     eps: float | None = None
-    maps: str | Sequence[str | Saliency] = "ig"
+    maps: str | Saliency | Sequence[str | Saliency] = "ig"
     protocol: ProtocolName = "both"
     examples: int | None = 100
     steps: int | None = None
@@ -38,13 +38,14 @@ class Settings:
             )
         if self.eps is not None and not self.eps > 0:
             raise InvalidInput(f"eps must be above 0, got {self.eps}")
+        if self.seed < 0:
+            raise InvalidInput(f"seed must be at least 0, got {self.seed}")
         for name in ("examples", "steps", "points"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise InvalidInput(f"{name} must be at least 1, got {value}")
 
     def base(self, data: Dataset, *, values: int = 10) -> Protocol:
         """The paper's protocol for these data and maps of that many values."""
-        _check_radius(self.eps, data.bounds)
         made = protocols.scaled(data.name, pixels=values, bounds=data.bounds, eps=self.eps)
         if self.eps is None and data.name in names():
             made = protocols.paper(data.name)
@@ -60,13 +61,3 @@ class Settings:
         base = self.base(data, values=values)
         asked = protocols.PROTOCOLS if self.protocol == "both" else (self.protocol,)
         return [protocols.named(name, base) for name in asked]
-
-
-def _check_radius(eps: float | None, bounds: tuple[float, float]) -> None:
-    """Refuse a radius beyond the whole range of the data: it is most often one of 255 in data of another range."""
-    low, high = bounds
-    if eps is not None and eps > high - low:
-        meant = f"{eps:g}/255" if high - low == 1 else f"{eps:g}/255 of the range, {eps / 255 * (high - low):.4g}"
-        raise InvalidInput(
-            f"expected an eps within the range of the data, {low:g} to {high:g}, in its units, got {eps:g}: {meant}?"
-        )

@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from math import inf, isfinite
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from robattr.errors import InvalidInput, UnsupportedModel, nearest
+from robattr.errors import InvalidInput, RobattrError, UnsupportedModel, nearest
+from robattr.formula.checks import check_batch
 from robattr.formula.network import second_order
 
 BatchNorm = Literal["frozen", "train"]
@@ -31,8 +33,8 @@ class Preprocessing:
     std: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
-        if not self.mean or not self.std or any(not s > 0 for s in self.std):
-            raise InvalidInput(f"expected a mean and a positive std, per channel or one for all, got {self}")
+        if not self.mean or not self.std or not all(map(isfinite, self.mean)) or any(not 0 < s < inf for s in self.std):
+            raise InvalidInput(f"expected a finite mean and positive std, per channel or one for all, got {self}")
 
     @classmethod
     def of(cls, given: Preprocessing | Mapping[str, Any] | None) -> Preprocessing | None:
@@ -144,7 +146,7 @@ def subject(
     if kinds:
         module = module.float()
         shown = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
-        notes.append(f"weights in {shown} were converted to float32 in a copy: second derivatives need the precision")
+        notes.append(f"weights in {shown} were converted to float32 in a copy, the precision of every derivative here")
     if synced:
         module = _without_sync(module)
         notes.append(
@@ -180,12 +182,28 @@ def _copied(module: nn.Module) -> nn.Module:
         ) from cause
 
 
+def check_examples(model: Subject, x: Tensor, y: Tensor) -> None:
+    """Refuse examples that the model does not take or has no output for: its own code may raise anything."""
+    try:
+        check_batch(model, x, y)
+    except RobattrError:
+        raise
+    except Exception as cause:
+        reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+        raise UnsupportedModel(
+            f"expected a model that takes examples of shape {tuple(x.shape[1:])} in float32, got one that fails on "
+            f"them ({reason}): give them the size and channels it was made for, and cast nothing to another precision "
+            "in forward()"
+        ) from cause
+
+
 def check_copy(model: nn.Module, copied: Subject, x: Tensor) -> None:
     """Refuse a copy that does not answer at x as `model` does: it leans on the original, by a closure for instance."""
     z = copied.normalise(x.to(copied.mean))
     wanted, found = _answer(plain(model)[0], z), _answer(copied.module, z)
-    if isinstance(wanted, Exception):  # the model itself does not take x: whoever runs it says so
-        return
+    converted = any(p.dtype != torch.float32 for p in plain(model)[0].parameters())
+    if isinstance(wanted, Exception) or (converted and isinstance(found, Exception)):
+        return  # the model itself does not take x, or not in float32: `check_examples` says so
     if isinstance(found, Exception):
         fault = f"fails ({type(found).__name__}: {found})"
     elif not _alike(wanted, found):

@@ -86,7 +86,7 @@ def audit(
     with _watching() as watch:
         found = begin(
             _model(model, weights), data,
-            bounds=interval(bounds), preprocessing=_preprocessing(mean, std),
+            bounds=interval(bounds), preprocessing=_preprocessing(mean, std, weights),
             eps=None if eps is None else number(eps), maps=maps, protocol=protocol,  # type: ignore[arg-type]
             examples=examples, steps=steps, points=points, out=out, name=model.rpartition("/")[2],
             size=size, channels=channels, classes=_names(classes), seed=seed, device=device,
@@ -144,7 +144,7 @@ def harden(
     with _watching() as watch:
         found = begin(
             _model(model, weights), data,
-            objective=objective, out=out, bounds=interval(bounds), preprocessing=_preprocessing(mean, std),
+            objective=objective, out=out, bounds=interval(bounds), preprocessing=_preprocessing(mean, std, weights),
             eps=None if eps is None else number(eps), steps=steps, batch=batch, lr=number(lr),
             batch_norm=batch_norm,  # type: ignore[arg-type]
             freeze=[part.strip() for part in freeze.split(",") if part.strip()], chunk=chunk,
@@ -191,7 +191,7 @@ def doctor(
 
     found = examine(
         _model(model, weights), data,
-        bounds=interval(bounds), preprocessing=_preprocessing(mean, std),
+        bounds=interval(bounds), preprocessing=_preprocessing(mean, std, weights),
         shape=None if shape is None else [int(side) for side in numbers(shape)],
         size=size, channels=channels, classes=_names(classes),
         plan=Plan(m, m_attack, attack_steps, batch), device=device,
@@ -219,10 +219,17 @@ def _model(ref: str, weights: Path | None) -> nn.Module:
     return made if weights is None else models.load_weights(made, weights)
 
 
-def _preprocessing(mean: str | None, std: str | None) -> dict[str, Any] | None:
+def _preprocessing(mean: str | None, std: str | None, weights: Path | None) -> dict[str, Any] | None:
+    """As given. Weights that were hardened behind a preprocessing would answer wrongly, and silently, without it."""
     from robattr._text import numbers
+    from robattr.train.directory import RunDirectory
 
     given = {key: numbers(text) for key, text in (("mean", mean), ("std", std)) if text is not None}
+    here = None if weights is None else RunDirectory(weights.parent)
+    if not given and here is not None and here.weights == weights and here.preprocessing.is_file():
+        raise InvalidInput(
+            f"{weights} was hardened behind a preprocessing: give the --mean and --std in {here.preprocessing}"
+        )
     return given or None
 
 

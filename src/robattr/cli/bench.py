@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from robattr.errors import InvalidInput
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -34,7 +36,9 @@ def bench(
         list[Path] | None,
         typer.Option(help="Measure nothing: make a page of such files and of published records (several times)."),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page that --render writes.")] = Path("benchmarks.md"),
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The page that --render writes (default: benchmarks.md).")
+    ] = None,
 ) -> None:
     """Measure the engine against an eager PyTorch port of the reference, SciPy and the roofline; check that they agree.
 
@@ -44,9 +48,14 @@ def bench(
     from robattr.bench.render import markdown, show
 
     if render:
-        out.write_text(markdown([results.read(path) for path in render]), encoding="utf-8")
-        typer.echo(f"wrote {out}")
+        page = out or Path("benchmarks.md")
+        page.write_text(markdown([results.read(path) for path in render]), encoding="utf-8")
+        typer.echo(f"wrote {page}")
         return
+    if out is not None:
+        raise InvalidInput(
+            f"expected --out with --render, which makes a page, got it alone: --json {out} keeps numbers"
+        )
 
     from robattr.bench.run import choose, run
 

@@ -7,13 +7,14 @@ already builds a `Dataset` of three `Split`s directly.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from robattr.data.dataset import Dataset, Split
 from robattr.errors import InvalidInput
@@ -63,6 +64,27 @@ def from_dataset(
     An image is a tensor (C, H, W) or (H, W), or a Pillow image; all must have one shape: resize in the
     dataset's transform. Class names are taken from its attribute `classes` where it has one.
     """
+    x, y = gathered(dataset)
+    return from_tensors(
+        x,
+        y,
+        bounds=bounds,
+        classes=classes if classes is not None else getattr(dataset, "classes", None),
+        validation=validation,
+        test=test,
+        seed=seed,
+        name=name,
+    )
+
+
+def gathered(dataset: Iterable[Any]) -> tuple[Tensor, Tensor]:
+    """The items (x, y) of a `torch.utils.data.Dataset` as two tensors."""
+    if isinstance(dataset, DataLoader):
+        raise InvalidInput(
+            "expected a dataset of (image, label), got a DataLoader, which yields batches: pass its .dataset"
+        )
+    if isinstance(dataset, Mapping):
+        raise InvalidInput(f"expected a dataset of (image, label), got {type(dataset).__name__}: pass the pair (x, y)")
     images: list[Tensor] = []
     labels: list[int] = []
     for index, item in enumerate(_items(dataset)):
@@ -78,16 +100,7 @@ def from_dataset(
         labels.append(_label(item[1], index))
     if not images:
         raise InvalidInput("expected a dataset with items, got an empty one")
-    return from_tensors(
-        torch.stack(images),
-        torch.tensor(labels),
-        bounds=bounds,
-        classes=classes if classes is not None else getattr(dataset, "classes", None),
-        validation=validation,
-        test=test,
-        seed=seed,
-        name=name,
-    )
+    return torch.stack(images), torch.tensor(labels)
 
 
 def partition(labels: Tensor, *, validation: float, test: float, seed: int) -> tuple[Tensor, Tensor, Tensor]:

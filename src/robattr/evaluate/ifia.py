@@ -107,7 +107,9 @@ class IFIA:
     batch: int | None = None
 
     def __call__(self, x: Tensor, y: Tensor, *, ids: Sequence[int] | None = None) -> Found:
-        check_attack(x, bounds=self.bounds, alpha=self.alpha, steps=self.steps, restarts=self.restarts)
+        check_attack(
+            x, y, ids, bounds=self.bounds, alpha=self.alpha, steps=self.steps, restarts=self.restarts, seed=self.seed
+        )
         x = x.detach()
         names = torch.arange(len(x)) if ids is None else torch.as_tensor(ids)
         short = self.can_shorten(x).cpu()

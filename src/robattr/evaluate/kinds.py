@@ -21,10 +21,15 @@ Objective = Callable[[Tensor, Tensor], Tensor]
 
 
 def _against(s: Tensor, mask: Tensor) -> Tensor:
-    return -(s * mask).flatten(1).sum(dim=1)
+    return -_towards(s, mask)
 
 
 def _towards(s: Tensor, target: Tensor) -> Tensor:
+    if s.shape != target.shape:  # broadcasting would pair pixels of different examples
+        raise InvalidInput(
+            f"expected the attack to follow a map of the shape of the scored one, {tuple(target.shape[1:])}, got "
+            f"{tuple(s.shape[1:])}: give a guide whose maps have that shape"
+        )
     return (s * target).flatten(1).sum(dim=1)
 
 

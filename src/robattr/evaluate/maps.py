@@ -140,16 +140,32 @@ def from_callable(
 ) -> Saliency:
     """Any `(model, x, y) -> attribution`, a Captum method for instance: (B, C, H, W), (B, H, W) or the shape of x.
 
-    Methods that are not differentiable in x can be scored but give the attack no direction: `guide` is the map that
-    does.
+    One value per token of embeddings (B, tokens, width), (B, tokens), will do too. Methods that are not differentiable
+    in x can be scored but give the attack no direction: `guide` is the map that does.
     """
 
     def with_grad(model: Model, x: Tensor, y: Tensor) -> Tensor:
         module = model.module if isinstance(model, Bound) else None
         with torch.enable_grad():
-            return attribute(module or model, x, y)
+            found = attribute(module or model, x, y)
+        _check_attribution(name, found, x)
+        return found
 
     return Saliency(name, with_grad, nodes=nodes, guide=guide)
+
+
+def _check_attribution(name: str, found: object, x: Tensor) -> None:
+    """Refuse what is no map of x: a pixel of it must be one of x, and all channels or features of it may be summed."""
+    if isinstance(found, Tensor):
+        images = x.dim() == 4
+        fits = found.shape[-2:] == x.shape[-2:] if images else found.shape == x.shape[: found.dim()]
+        if fits and len(found) == len(x) and found.dim() in ((3, 4) if images else range(2, x.dim() + 1)):
+            return
+    got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    raise InvalidInput(
+        f"expected the map {name!r} to return a tensor (B, C, H, W), (B, H, W) or of the shape of x, {tuple(x.shape)}, "
+        f"got {got}: convert an array with torch.from_numpy, resize a coarse map with F.interpolate"
+    )
 
 
 def by_name(name: str, *, N: int = 100, bounds: tuple[float, float] = (0.0, 1.0)) -> Saliency:

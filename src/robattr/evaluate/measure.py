@@ -56,6 +56,7 @@ def measure(
             "map": map.name,
             "seed": protocol.seed,
             **dict.fromkeys(SCORES),
+            "centre": None,
             "kept": None,
             "excluded": None,
             "diagnostics": {},
@@ -73,6 +74,8 @@ def measure(
                 records[b]["excluded"] = "the clean map is constant or not finite: it has no order to keep"
         right, clean = right[usable], clean[usable]
     if len(right):
+        for b, at in zip(right.tolist(), centres(map, model, x[right], y[right], clean=clean), strict=True):
+            records[b]["centre"] = at
         names = [int(ids[b]) for b in right.tolist()]
         attacks = attribution_attacks(protocol, model, map, images=x.dim() == 4, source=source, batch=batch)
         rows = attribution_scores(attacks, x[right], y[right], clean, ids=names, protocol=protocol)
@@ -85,6 +88,29 @@ def answers(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """(B,) the probability the model gives the label, and the class it predicts."""
     logits = model(x)
     return logits.softmax(dim=1).gather(1, y[:, None])[:, 0], logits.argmax(dim=1)
+
+
+def centres(
+    map: Saliency, model: nn.Module, x: Tensor, y: Tensor, *, clean: Tensor | None = None
+) -> list[list[float | None]]:
+    """Where the mass of each clean map lies along each of its axes, from 0 to 1, and that of its guide where it has
+    one: by these a map is known again whose name says nothing of its function.
+    """
+    found = [_centre(saliency(map, model, x, y) if clean is None else clean)]
+    if map.guide is not None:
+        found.append(_centre(saliency(map.guide, model, x, y)))
+    return [[_number(share) for share in row] for row in torch.cat(found, dim=1)]
+
+
+def _centre(map: Tensor) -> Tensor:
+    """(B, axes) the centre of mass along each axis of the map, as a share of its length."""
+    mass, axes, found = map.double(), range(1, map.dim()), []
+    for axis in axes:
+        others = [a for a in axes if a != axis]
+        along = mass.sum(dim=others) if others else mass
+        places = torch.linspace(0, 1, along.shape[1], dtype=along.dtype, device=along.device)
+        found.append((along * places).sum(dim=1) / along.sum(dim=1))
+    return torch.stack(found, dim=1).mul(1e4).round() / 1e4
 
 
 def attribution_scores(

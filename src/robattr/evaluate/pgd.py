@@ -51,7 +51,9 @@ class PGDAttack:
     seed: int = 0
 
     def __call__(self, x: Tensor, y: Tensor, *, ids: Sequence[int] | None = None) -> Tensor:
-        check_attack(x, bounds=self.bounds, alpha=self.alpha, steps=self.steps, restarts=self.restarts)
+        check_attack(
+            x, y, ids, bounds=self.bounds, alpha=self.alpha, steps=self.steps, restarts=self.restarts, seed=self.seed
+        )
         x = x.detach()
         rows = [(i,) for i in (range(len(x)) if ids is None else ids)]
         wide = (-1, *(1,) * (x.dim() - 1))

@@ -56,8 +56,7 @@ class Protocol:
 
     def with_eps(self, eps: float) -> Protocol:
         """The same evaluation at another radius; steps scale along, so that as many of them cross the ball."""
-        if not eps > 0:
-            raise InvalidInput(f"eps must be above 0, got {eps}")
+        check_radius(eps, self.bounds)
         scale = eps / self.eps
         return replace(
             self,
@@ -133,7 +132,20 @@ def named(name: str, base: Protocol) -> Protocol:
 def scaled(dataset: str, *, pixels: int, bounds: tuple[float, float], eps: float | None = None) -> Protocol:
     """The paper's way for data it never saw: ε = 8/255 of the range (or `eps`), α = ε/8, P = 50, k = pixels/10."""
     radius = 8 / 255 * (bounds[1] - bounds[0]) if eps is None else eps
-    if not radius > 0:
-        raise InvalidInput(f"eps must be above 0, got {radius}")
+    check_radius(radius, bounds)
     k = max(1, pixels // 10)
     return Protocol("paper", dataset, radius, radius / 8, 50, k, k, radius / 4, 40, bounds)
+
+
+def check_radius(eps: float, bounds: tuple[float, float]) -> None:
+    """Refuse a radius beyond the whole range of the data: it is most often one of 255 in data of another range."""
+    low, high = bounds
+    if not eps > 0:
+        raise InvalidInput(f"eps must be above 0, got {eps}")
+    span = high - low
+    if eps > span:
+        meant = f"{eps:g}/255?" if span == 1 else f"{eps:g}/255 of the range, {eps / 255 * span:.4g}?"
+        remedy = meant if span < 255 else "choose a smaller one"
+        raise InvalidInput(
+            f"expected an eps within the range of the data, {low:g} to {high:g}, in its units, got {eps:g}: {remedy}"
+        )

@@ -11,7 +11,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -24,10 +24,10 @@ from robattr._version import __version__
 from robattr.engine import in_use, precision
 from robattr.errors import CheckpointError
 from robattr.evaluate import gallery
-from robattr.evaluate.checks import check
+from robattr.evaluate.checks import check, check_kinds, check_source
 from robattr.evaluate.diagnostics import accuracies, alarms, score_against_eps
 from robattr.evaluate.maps import Saliency, constant_along_ray
-from robattr.evaluate.measure import Record, answers, measure
+from robattr.evaluate.measure import Record, answers, centres, measure
 from robattr.evaluate.memory import rows_that_fit
 from robattr.evaluate.protocol import Protocol
 from robattr.evaluate.records import Records, merge, read
@@ -39,6 +39,7 @@ Progress = Callable[[int, int], None]
 PROBED = 16  # correctly classified examples on which the slower diagnostics run
 BLOCK = (8, 256)  # fewest and most examples attacked together
 SAME = 0.01  # what other hardware may change of a probability
+PLACE = 0.005  # and of where the mass of a map lies
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,16 @@ def evaluate(
     (worth it on a GPU).
     """
     began = time.monotonic()
+    check_kinds(model, x, y, protocol, map)
+    if map.complete:  # the settings tell the points of this very map, whatever the protocol's default
+        protocol = replace(protocol, N=map.nodes)
     names = list(range(len(x))) if ids is None else [int(i) for i in ids]
     job = _Job(model, x, y, names, protocol, map, source, compiled)
     with precision(arithmetic, job.device.type):
         check(model, x.to(job.device), y.to(job.device), job.ids, protocol)
+        if source is not None:
+            check_source(source, model, x[:1].to(job.device), y[:1].to(job.device))
+        job = replace(job, y=y.long())
         if place is None:
             records = job.measured(progress)
             return Evaluation(records, job.summary(records, about, began))
@@ -171,9 +178,9 @@ class _Job:
         return [r for r in read(path) if r["id"] in wanted]
 
     def _check_same(self, path: Path, done: set[int]) -> None:
-        """Refuse to go on with records of other examples, or of a model that answers otherwise.
+        """Refuse to go on with records of other examples, of a model that answers otherwise, or of another map.
 
-        Equal weights are not enough: the code around them, and the files of a folder, may have changed.
+        Equal weights and names are not enough: the code behind them, and the files of a folder, may have changed.
         """
         known = [r for r in read(path) if r["id"] in set(self.ids)] if done else []
         for part in (known[at : at + BLOCK[1]] for at in range(0, len(known), BLOCK[1])):
@@ -188,6 +195,21 @@ class _Job:
                         f"label {record['label']} with probability {then:.2f} then, {label} with {now:.2f} now): "
                         "write elsewhere, or begin anew with --fresh"
                     )
+        self._check_same_map(path, known)
+
+    def _check_same_map(self, path: Path, known: list[Record]) -> None:
+        seen = [r for r in known if r.get("centre")][: min(PROBED, self.size)]
+        if not seen:
+            return
+        x, y, _ = self.of(seen)
+        for record, now in zip(seen, centres(self.map, self.model, x, y), strict=True):
+            then = record["centre"]
+            if len(then) != len(now) or any(not _near(a, b) for a, b in zip(then, now, strict=True)):
+                raise CheckpointError(
+                    f"expected the map {self.map.name!r} that {path} was made with, got another of that name (example "
+                    f"{record['id']}: the centre of its mass, and of its guide's, was {then} and is {now}): give it "
+                    "another name, write elsewhere, or begin anew with --fresh"
+                )
 
     def finished(self, path: Path) -> bool:
         """Whether the summary in place is of these very records: then it says who made them, how, and how long it took.
@@ -244,9 +266,14 @@ class _Job:
 
 
 def digest_of_weights(model: nn.Module) -> str:
-    """A short name of a model's weights and buffers: records of others are never mixed with its own."""
+    """A short name of a model's weights and buffers: records of others are never mixed with its own.
+
+    A module's extra state may be anything, and is passed over.
+    """
     weights = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
+        if not isinstance(tensor, Tensor):
+            continue
         weights.update(name.encode())
         weights.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return weights.hexdigest()[:16]
@@ -258,6 +285,10 @@ def discard(folder: Path, protocol: Protocol, map: Saliency) -> None:
     for file in folder.glob(f"{stem}*"):
         if file.name.removeprefix(stem)[:1] in {".", "-"}:
             file.unlink()
+
+
+def _near(a: float | None, b: float | None) -> bool:
+    return a == b if a is None or b is None else abs(a - b) <= PLACE
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

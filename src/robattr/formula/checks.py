@@ -98,9 +98,20 @@ def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor) -> int:
         )
     classes = logits.shape[1]
     low, high = int(y.min()), int(y.max())
+    if classes == 1 and high > 0:
+        check_classes(classes)
     if low < 0 or high >= classes:
         raise InvalidInput(f"expected labels in 0..{classes - 1} (the model has {classes} outputs), got {low}..{high}")
     return classes
+
+
+def check_classes(classes: int) -> None:
+    """Refuse the single logit of a yes or no, of which there is no other class to tell the answer from."""
+    if classes < 2:
+        raise UnsupportedModel(
+            "expected logits of at least two classes, got one: a single logit z of a yes or no says as much as the two "
+            "logits [0, z], torch.cat([torch.zeros_like(z), z], dim=1)"
+        )
 
 
 @contextmanager

@@ -174,7 +174,7 @@ def _findings(run: Run, main: Evaluation) -> Iterable[str]:
 def _next_steps(run: Run, main: Evaluation, level: Level) -> Iterable[str]:
     accuracy, topk = column(main, "nat_acc").get("value"), column(main, "topk")
     if main.summary.get("alarms"):
-        yield "Read what the measurement holds against itself below: until that is settled the numbers may flatter."
+        yield "Read what the measurement holds against itself: until that is settled the numbers may flatter."
     for _, remedy in _reservations(main):
         yield remedy
     if accuracy is not None and accuracy < FLIMSY:
