@@ -12,7 +12,7 @@ from robattr.evaluate import intervals
 from robattr.evaluate.intervals import Estimate
 from robattr.report.runs import Evaluation, Run
 
-HOLDS, FRAGILE = 0.7, 0.5  # of the top-k intersection: the lower end above the first, the upper end below the second
+HOLDS, FRAGILE = 0.7, 0.5  # of the top-k intersection: the lower end above the first; the value below the second
 FEW = 10  # fewer scored examples than this carry no verdict, whatever their interval
 CLEARLY = 0.1  # a difference between noise and the attack, of the top-k intersection, that says something
 MANY = 0.1  # a share of examples, counted as unmoved because no attack step kept the answer, that carries a score
@@ -73,11 +73,14 @@ def verdict(run: Run) -> Verdict:
 
 
 def judged(topk: Mapping[str, Any]) -> Level:
-    """By the interval of the top-k intersection, where enough examples were scored."""
+    """By the top-k intersection, where enough examples were scored: who says that maps hold has to show it.
+
+    So the interval's lower end makes them hold, and a wide interval does not lift a low value.
+    """
     value = topk.get("value")
     if value is None or (topk.get("n") or 0) < FEW:
         return "unclear"
-    return "holds" if topk["low"] >= HOLDS else "fragile" if topk["high"] < FRAGILE else "partly"
+    return "holds" if topk["low"] >= HOLDS else "fragile" if value < FRAGILE else "partly"
 
 
 def doubts_of(e: Evaluation) -> tuple[str, ...]:
