@@ -94,8 +94,8 @@ def _check_answers(model: nn.Module, x: Tensor, y: Tensor) -> None:
     slack = 1e-3 if in_use(x.device) == "fp32" else 2e-2  # other kernels round otherwise
     if not torch.allclose(alone, answers[:1], rtol=1e-2, atol=slack * float(answers.abs().max())):
         raise InvalidInput(
-            "expected an answer to each example for itself, got one that depends on the others in its batch: set "
-            "track_running_stats=True in batch norms, or normalise per example"
+            "expected an answer to each example for itself, got one that depends on the others in its batch: "
+            "normalise per example, or by statistics that are kept"
         )
     if bool((answers >= 0).all()) and torch.allclose(answers.sum(dim=1), torch.ones_like(answers[:, 0]), atol=1e-3):
         raise InvalidInput("expected logits, got rows that are probabilities (not negative, sum 1): drop the softmax")
