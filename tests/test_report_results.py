@@ -16,6 +16,7 @@ from robattr.cli import app
 from robattr.report.bar import Demand, bar
 from robattr.report.distil import write_records
 from robattr.report.figures import write_figures
+from robattr.report.record import measured_on
 from robattr.report.results import results, write_results
 from robattr.report.runs import APPROACHES, Evaluation, Run, groups, read_runs
 from robattr.report.training import Training
@@ -242,6 +243,21 @@ def test_an_evaluation_on_another_dataset_is_not_a_row_of_the_models_own(tmp_pat
     assert "| fashion-mini |" not in table
     made = [path.name for path, _ in write_records(read_runs([run]), tmp_path / "kept")]
     assert "fashion-mnist-natural-from-fashion-mini-seed0-paper-ig.json" in made
+
+
+@pytest.mark.parametrize(
+    ("trained", "measured", "found"),
+    [
+        ("mnist", "mnist", ("mnist", False)),
+        ("mnist", "gtsrb", ("gtsrb", True)),
+        ("photos/cats", "cats", ("photos/cats", False)),
+        ("photos/mnist", "folder mnist", ("folder mnist", False)),
+        ("mnist", "folder mnist", ("folder mnist", False)),  # as a record keeps an absolute path
+        ("photos/mnist", "mnist", ("mnist", True)),
+    ],
+)
+def test_what_an_evaluation_is_of(trained: str, measured: str, found: tuple[str, bool]) -> None:
+    assert measured_on({"dataset": trained}, {"dataset": measured}) == found
 
 
 def test_foreign_words_stay_text() -> None:

@@ -74,7 +74,7 @@ def from_folder(
             stacklevel=2,
         )
     return Dataset(
-        name=f"folder {top.name}" if top.name in CARDS else top.name,  # one that is called mnist is not MNIST
+        name=name_of(top),
         train=whole.take(train),
         validation=given.get("validation", whole.take(held)),
         test=given.get("test", whole.take(tested)),
@@ -82,6 +82,11 @@ def from_folder(
         bounds=bounds,
         skipped=tuple(skipped),
     )
+
+
+def name_of(folder: Path) -> str:
+    """What the dataset of a folder is called: one that is called mnist is not MNIST."""
+    return f"folder {folder.name}" if folder.name in CARDS else folder.name
 
 
 def _split_folders(top: Path) -> dict[str, Path]:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from robattr.data.image_folder import name_of
 from robattr.errors import CheckpointError
 from robattr.report.files import read_object
 
@@ -82,7 +83,10 @@ def measured_on(config: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[
     """The dataset an evaluation is of, and whether the model was trained on another (folders go by their last name)."""
     trained = str(config.get("dataset", "unknown"))
     measured = str(summary.get("dataset") or trained)
-    same = measured in (trained, Path(trained).name)
+    folder = name_of(Path(trained))
+    if folder == measured != Path(trained).name:  # called like one of ours: a record keeps no path that tells it apart
+        return folder, False
+    same = measured in (trained, folder)
     return (trained if same else measured), not same
 
 
