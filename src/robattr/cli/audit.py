@@ -226,10 +226,8 @@ def _preprocessing(mean: str | None, std: str | None, weights: Path | None) -> d
 
     given = {key: numbers(text) for key, text in (("mean", mean), ("std", std)) if text is not None}
     here = None if weights is None else RunDirectory(weights.parent)
-    if not given and here is not None and here.weights == weights and here.preprocessing.is_file():
-        raise InvalidInput(
-            f"{weights} was hardened behind a preprocessing: give the --mean and --std in {here.preprocessing}"
-        )
+    if not given and here is not None and here.weights == weights:
+        here.check_bare(f"give the --mean and --std in {here.preprocessing}")
     return given or None
 
 

@@ -167,11 +167,9 @@ def _subject(run: str, dataset: str | None, data_dir: Path | None) -> tuple[nn.M
         config = read_config(here)
         if config.get("method") in AUDITED:
             raise InvalidInput(f"{run} is an audit of a model of yours, which it does not hold: use robattr audit")
-        if here.preprocessing.is_file():
-            raise InvalidInput(
-                f"{run} was hardened behind a preprocessing, which its weights do not hold: use robattr audit with "
-                f"--weights {here.weights} and the --mean and --std in {here.preprocessing}"
-            )
+        here.check_bare(
+            f"use robattr audit with --weights {here.weights} and the --mean and --std in {here.preprocessing}"
+        )
         trained = settings.change(Run(), config)
         shown = data.load(dataset, data_dir) if dataset else load_dataset(trained, data_dir)
         if not here.weights.is_file():

@@ -21,7 +21,7 @@ import numpy
 import torch
 
 import robattr
-from robattr.errors import CheckpointError
+from robattr.errors import CheckpointError, InvalidInput
 from robattr.train import checkpoint
 from robattr.train.distributed import World, restarts
 from robattr.train.run import Run
@@ -68,6 +68,13 @@ class RunDirectory:
     def preprocessing(self) -> Path:
         """The mean and std that belong before the weights; only a hardened model of a user's own may have any."""
         return self.path / "preprocessing.json"
+
+    def check_bare(self, remedy: str) -> None:
+        """Refuse weights that belong behind a preprocessing, where none is applied and they would answer wrongly."""
+        if self.preprocessing.is_file():
+            raise InvalidInput(
+                f"{self.path} was hardened behind a preprocessing, which its weights do not hold: {remedy}"
+            )
 
 
 @contextmanager

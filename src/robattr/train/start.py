@@ -130,11 +130,7 @@ def load_weights(model: nn.Module, ref: str) -> None:
     """Warm start: the weights of a finished run, of an unfinished one's last checkpoint, of a file or of the zoo."""
     path = Path(ref).expanduser()
     unfinished = RunDirectory(path)
-    if unfinished.preprocessing.is_file():
-        raise InvalidInput(
-            f"{ref} was hardened behind a preprocessing, which its weights do not hold and a training would not apply: "
-            "name weights that take the images as they are"
-        )
+    unfinished.check_bare("warm_start must name weights that take the images as they are")
     kept = [] if unfinished.weights.exists() else checkpoint.listed(unfinished.checkpoints)
     if kept:
         checkpoint.load(kept[-1])  # proves it whole
