@@ -126,28 +126,3 @@ def test_a_loss_without_a_slope_is_refused_not_counted_as_robust(linear, around)
     else:
         with around(), pytest.raises(UnsupportedModel, match="inference_mode"):
             PGDAttack(linear, 0.1, 0.02, 3)(X, y)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"steps": 0}, "steps of at least 1"),
-        ({"restarts": 0}, "restarts"),
-        ({"alpha": -0.1}, "alpha of at least 0"),
-        ({"seed": -1}, "seed of at least 0"),
-    ],
-)
-def test_an_attack_that_would_not_attack_is_refused(linear, change, words) -> None:
-    y = linear(X).argmax(dim=1)
-    attack = PGDAttack(linear, 0.1, 0.02, 3)
-    with pytest.raises(InvalidInput, match=words):
-        replace(attack, **change)(X, y)
-    with pytest.raises(InvalidInput, match="at least one example"):
-        attack(X[:0], y[:0])
-    with pytest.raises(InvalidInput, match="labels, one per example, got 1"):
-        attack(X, y[:1])
-    with pytest.raises(InvalidInput, match="ids, one per example, got 1"):
-        attack(X, y, ids=[7])
-    with pytest.raises(InvalidInput, match=r"within the bounds \(0, 1\)"):
-        attack(255 * X, y)
-    assert not attack(X.clone().requires_grad_(), y).requires_grad

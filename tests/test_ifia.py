@@ -16,6 +16,7 @@ from nets import OldTanh, OwnActivation, OwnTanh, conv, images
 from robattr.errors import InvalidInput
 from robattr.evaluate import (
     IFIA,
+    PGDAttack,
     Saliency,
     from_callable,
     gradient_input,
@@ -211,9 +212,10 @@ def test_an_example_without_a_map_has_no_score(case) -> None:
         ({"seed": -1}, "seed of at least 0"),
     ],
 )
-def test_an_attack_that_would_not_attack_is_refused(case, change, words) -> None:
+@pytest.mark.parametrize("made", [partial(IFIA, k=K, map=integrated_gradients(N)), PGDAttack])
+def test_an_attack_that_would_not_attack_is_refused(case, made, change, words) -> None:
     net, x, y = case
-    attack = IFIA(net, EPS, ALPHA, STEPS, k=K, map=integrated_gradients(N))
+    attack = made(net, EPS, ALPHA, STEPS)
     with pytest.raises(InvalidInput, match=words):
         replace(attack, **change)(x, y)
     with pytest.raises(InvalidInput, match="at least one example"):
@@ -222,9 +224,10 @@ def test_an_attack_that_would_not_attack_is_refused(case, change, words) -> None
         attack(x, y[:1])
     with pytest.raises(InvalidInput, match="ids, one per example, got 1"):
         attack(x, y, ids=[7])
-    with pytest.raises(InvalidInput, match="within the bounds"):
+    with pytest.raises(InvalidInput, match=r"within the bounds \(0, 1\)"):
         attack(255 * x, y)
-    assert not attack(x.clone().requires_grad_(), y).perturbed.requires_grad
+    found = attack(x.clone().requires_grad_(), y)
+    assert not getattr(found, "perturbed", found).requires_grad
 
 
 def test_a_fragile_model_is_found_fragile() -> None:

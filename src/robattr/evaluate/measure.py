@@ -15,6 +15,7 @@ from robattr.evaluate.diagnostics import completeness_gap, curve_points, vanishi
 from robattr.evaluate.ifia import IFIA, Found
 from robattr.evaluate.maps import Saliency, orderable, saliency
 from robattr.evaluate.protocol import Protocol
+from robattr.evaluate.sameness import answers, centres
 from robattr.evaluate.suite import attribution_attacks, measures, noise_control, prediction_attacks
 from robattr.formula.network import second_order
 
@@ -82,35 +83,6 @@ def measure(
         for b, row in zip(right.tolist(), rows, strict=True):
             records[b].update({**row, "diagnostics": {**records[b]["diagnostics"], **row["diagnostics"]}})
     return records
-
-
-def answers(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """(B,) the probability the model gives the label, and the class it predicts."""
-    logits = model(x)
-    return logits.softmax(dim=1).gather(1, y[:, None])[:, 0], logits.argmax(dim=1)
-
-
-def centres(
-    map: Saliency, model: nn.Module, x: Tensor, y: Tensor, *, clean: Tensor | None = None
-) -> list[list[float | None]]:
-    """Where the mass of each clean map lies along each of its axes, from 0 to 1, and that of its guide where it has
-    one: by these a map is known again whose name says nothing of its function.
-    """
-    found = [_centre(saliency(map, model, x, y) if clean is None else clean)]
-    if map.guide is not None:
-        found.append(_centre(saliency(map.guide, model, x, y)))
-    return [[_number(share) for share in row] for row in torch.cat(found, dim=1)]
-
-
-def _centre(map: Tensor) -> Tensor:
-    """(B, axes) the centre of mass along each axis of the map, as a share of its length."""
-    mass, axes, found = map.double(), range(1, map.dim()), []
-    for axis in axes:
-        others = [a for a in axes if a != axis]
-        along = mass.sum(dim=others) if others else mass
-        places = torch.linspace(0, 1, along.shape[1], dtype=along.dtype, device=along.device)
-        found.append((along * places).sum(dim=1) / along.sum(dim=1))
-    return torch.stack(found, dim=1).mul(1e4).round() / 1e4
 
 
 def attribution_scores(

@@ -22,24 +22,21 @@ from torch import Tensor, distributed, nn
 
 from robattr._version import __version__
 from robattr.engine import in_use, precision
-from robattr.errors import CheckpointError
 from robattr.evaluate import gallery
 from robattr.evaluate.checks import check, check_kinds, check_source
 from robattr.evaluate.diagnostics import accuracies, alarms, score_against_eps
 from robattr.evaluate.maps import Saliency, constant_along_ray
-from robattr.evaluate.measure import Record, answers, centres, measure
+from robattr.evaluate.measure import Record, measure
 from robattr.evaluate.memory import rows_that_fit
 from robattr.evaluate.protocol import Protocol
 from robattr.evaluate.records import Records, merge, read
+from robattr.evaluate.sameness import check_answers, check_map
 from robattr.evaluate.suite import attribution_attacks, prediction_attacks
 from robattr.evaluate.summary import summarise
-from robattr.formula.network import second_order
 
 Progress = Callable[[int, int], None]
 PROBED = 16  # correctly classified examples on which the slower diagnostics run
 BLOCK = (8, 256)  # fewest and most examples attacked together
-SAME = 0.01  # what other hardware may change of a probability
-PLACE = 0.005  # and of where the mass of a map lies
 
 
 @dataclass(frozen=True)
@@ -178,38 +175,11 @@ class _Job:
         return [r for r in read(path) if r["id"] in wanted]
 
     def _check_same(self, path: Path, done: set[int]) -> None:
-        """Refuse to go on with records of other examples, of a model that answers otherwise, or of another map.
-
-        Equal weights and names are not enough: the code behind them, and the files of a folder, may have changed.
-        """
+        """Refuse to go on with records of other examples, of a model that answers otherwise, or of another map."""
         known = [r for r in read(path) if r["id"] in set(self.ids)] if done else []
-        for part in (known[at : at + BLOCK[1]] for at in range(0, len(known), BLOCK[1])):
-            x, y, ids = self.of(part)
-            with second_order(self.model), torch.no_grad():
-                sure = answers(self.model, x, y)[0].tolist()
-            for i, label, now, record in zip(ids, y.tolist(), sure, part, strict=True):
-                then = record.get("confidence", now)
-                if label != record["label"] or not abs(now - then) <= SAME:
-                    raise CheckpointError(
-                        f"expected the model and the examples that {path} was made with, got others (example {i}: "
-                        f"label {record['label']} with probability {then:.2f} then, {label} with {now:.2f} now): "
-                        "write elsewhere, or begin anew with --fresh"
-                    )
-        self._check_same_map(path, known)
-
-    def _check_same_map(self, path: Path, known: list[Record]) -> None:
-        seen = [r for r in known if r.get("centre")][: min(PROBED, self.size)]
-        if not seen:
-            return
-        x, y, _ = self.of(seen)
-        for record, now in zip(seen, centres(self.map, self.model, x, y), strict=True):
-            then = record["centre"]
-            if len(then) != len(now) or any(not _near(a, b) for a, b in zip(then, now, strict=True)):
-                raise CheckpointError(
-                    f"expected the map {self.map.name!r} that {path} was made with, got another of that name (example "
-                    f"{record['id']}: the centre of its mass, and of its guide's, was {then} and is {now}): give it "
-                    "another name, write elsewhere, or begin anew with --fresh"
-                )
+        check_answers(path, known, self.model, self.of)
+        if traced := [r for r in known if r.get("centre")][:PROBED]:
+            check_map(path, traced[: self.size], self.model, self.map, self.of)
 
     def finished(self, path: Path) -> bool:
         """Whether the summary in place is of these very records: then it says who made them, how, and how long it took.
@@ -285,10 +255,6 @@ def discard(folder: Path, protocol: Protocol, map: Saliency) -> None:
     for file in folder.glob(f"{stem}*"):
         if file.name.removeprefix(stem)[:1] in {".", "-"}:
             file.unlink()
-
-
-def _near(a: float | None, b: float | None) -> bool:
-    return a == b if a is None or b is None else abs(a - b) <= PLACE
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
