@@ -501,6 +501,10 @@ def test_published_evaluations_are_rendered_with_their_own_clock(tmp_path: Path)
     ]  # fmt: skip
     assert page.index("Whole evaluations") < page.index(f"## {example().device}")
     assert "Whole evaluations" not in render.markdown([example()])
+    half = {"schema": 1, "variant": "ig-norm-m5", "summary": {**summary, "earlier": 480}}
+    record.write_text(json.dumps(half), encoding="utf-8")
+    with pytest.raises(InvalidInput, match=r"one command.*154 s do not count the 480 examples.*--fresh"):
+        results.read(record)
 
 
 def test_the_command_writes_and_renders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_one_m_stands_beside_other_methods_and_by_themselves_all_are_told_apart(
     for name in ("eps", "training"):
         looks = [(line.get_color(), line.get_linestyle()) for line in figures[name].axes[0].lines]
         assert len(looks) == len(set(looks)) == drawn
-    assert len(figures["figure2"].axes[0].get_xticks()) == drawn
+    assert len(figures["figure2"].axes[0].get_yticks()) == drawn
 
 
 def test_datasets_that_are_folders_and_runs_without_scores(runs: list[Path], tmp_path: Path) -> None:

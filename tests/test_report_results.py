@@ -233,6 +233,14 @@ def test_of_several_m_the_one_measured_on_most_examples_is_a_row() -> None:
     assert all(f"m = {m}, {count} examples |" in over for m, count in ((5, "1,000"), (10, "200"), (50, "200")))
 
 
+def test_of_several_m_measured_alike_the_longest_training_is_a_row() -> None:
+    runs = [replace(model("ig-norm", 0.6, 0.2, m=m, steps=600), name=f"IG-NORM, m = {m}") for m in (10, 50)]
+    row = replace(model("ig-norm", 0.7, 0.3, m=5, steps=2000), name="IG-NORM, m = 5")
+    first = section(results([*runs, row], command="x"), "Integrated gradients")
+    assert "m = 5 |" in first
+    assert "m = 50" not in first
+
+
 def test_an_evaluation_on_another_dataset_is_not_a_row_of_the_models_own(tmp_path: Path) -> None:
     run = write_run(tmp_path, "natural", dataset="fashion-mnist")
     config = run / "config.json"
@@ -273,6 +281,13 @@ def test_foreign_words_stay_text() -> None:
     assert not re.search(r"^# y", text, flags=re.M)
     rows = [line for line in text.splitlines() if line.startswith("| ") and "script" in line]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {8, 11}
+
+
+def test_a_continued_evaluation_says_what_its_seconds_are_of() -> None:
+    run = model("natural", 0.5, 0.2)
+    summary = {**run.evaluations[0].summary, "seconds": 12.0, "earlier": 480}
+    later = replace(run, evaluations=(replace(run.evaluations[0], summary=summary),))
+    assert "12 s for the last 520 |" in section(results([later], command="x"), "Provenance")
 
 
 def test_the_page_from_records_is_stable_and_links_lead_somewhere(tmp_path: Path, monkeypatch: Any) -> None:

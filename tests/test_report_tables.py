@@ -136,6 +136,9 @@ def test_two_runs_of_one_method_are_told_apart(tmp_path: Path) -> None:
         config = json.loads((path / "config.json").read_text())
         (path / "config.json").write_text(json.dumps({**config, "m": m}))
     assert [run.name for run in read_runs(paths)] == ["NATURAL, m = 20", "NATURAL, m = 100"]
+    config = json.loads((paths[0] / "config.json").read_text())
+    (paths[0] / "config.json").write_text(json.dumps({**config, "seed": 7}))  # what else differs is said as well
+    assert [run.name for run in read_runs(paths)] == ["NATURAL, m = 20, seed = 0", "NATURAL, m = 100, seed = 7"]
 
 
 def test_a_folder_that_is_no_run_is_refused_with_a_remedy(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def read(path: Path) -> Report | Evaluation:
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
         if "summary" in plain:
-            return _evaluation(plain)
+            return _evaluation(path, plain)
         if plain["schema"] != SCHEMA:
             raise InvalidInput(f"{path} has schema {plain['schema']}, expected {SCHEMA}: run the benchmark again")
         return Report(**{**plain, "cases": tuple(_case(case) for case in plain["cases"])})
@@ -152,8 +152,13 @@ def read(path: Path) -> Report | Evaluation:
         raise InvalidInput(f"{path} is not a file that `robattr bench --json` or `robattr record` wrote") from cause
 
 
-def _evaluation(record: dict[str, Any]) -> Evaluation:
+def _evaluation(path: Path, record: dict[str, Any]) -> Evaluation:
     summary = record["summary"]
+    if earlier := summary.get("earlier"):
+        raise InvalidInput(
+            f"expected an evaluation by one command, got {path}, whose {summary['seconds']:.0f} s do not count the "
+            f"{earlier} examples of an earlier one: evaluate anew with --fresh for a time to publish"
+        )
     settings = summary["settings"]
     restarts = settings["repeats"] + sum(n for _, n in settings["sweep"])
     return Evaluation(

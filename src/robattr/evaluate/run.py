@@ -93,10 +93,10 @@ def evaluate(
             records = job.measured(progress)
             return Evaluation(records, job.summary(records, about, began))
         path = place.folder / f"{protocol.name}-{map.name}.jsonl"
-        records = job.recorded(path, place, progress)
+        records, earlier = job.recorded(path, place, progress)
         if place.rank == 0 and not job.finished(path):
             job.write_gallery(path, records)
-            _write(path.with_suffix(".json"), job.summary(records, about, began))
+            _write(path.with_suffix(".json"), job.summary(records, about, began, earlier=earlier))
     _wait_for_all(place)
     return Evaluation(records, json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
 
@@ -154,10 +154,16 @@ class _Job:
             progress(len(records), len(self.x))
         return sorted(records, key=lambda r: int(r["id"]))
 
-    def recorded(self, path: Path, place: Place, progress: Progress) -> list[Record]:
-        """As `measured`, through the disk: this process's blocks are appended to its shard, then all are merged."""
+    def recorded(self, path: Path, place: Place, progress: Progress) -> tuple[list[Record], int]:
+        """As `measured`, through the disk: this process's blocks are appended to its shard, then all are merged.
+
+        And how many of the records an earlier command had left.
+        """
+        wanted = set(self.ids)
         with Records(path, self.fingerprint(), rank=place.rank, world=place.world) as records:
             self._check_same(path, records.done)
+            earlier = len(wanted & records.done)
+            _wait_for_all(place)  # counted before anyone adds to them
             mine = self.blocks()[place.rank :: place.world]
             total = sum(len(block) for block in mine)
             done = 0
@@ -171,8 +177,7 @@ class _Job:
         if place.rank == 0:
             merge(path, self.ids)
         _wait_for_all(place)
-        wanted = set(self.ids)
-        return [r for r in read(path) if r["id"] in wanted]
+        return [r for r in read(path) if r["id"] in wanted], earlier
 
     def _check_same(self, path: Path, done: set[int]) -> None:
         """Refuse to go on with records of other examples, of a model that answers otherwise, or of another map."""
@@ -205,7 +210,9 @@ class _Job:
             "precision": in_use(self.device),
         }
 
-    def summary(self, records: list[Record], about: dict[str, Any] | None, began: float) -> dict[str, Any]:
+    def summary(
+        self, records: list[Record], about: dict[str, Any] | None, began: float, *, earlier: int = 0
+    ) -> dict[str, Any]:
         known = {"map": self.map.name, "precision": in_use(self.device), **(about or {})}
         made = {**summarise(records, self.protocol), **known}
         x, y, ids = self.of([r for r in records if r["correct"]][:PROBED])
@@ -224,7 +231,8 @@ class _Job:
         cuda = self.device.type == "cuda"
         device = torch.cuda.get_device_name(self.device) if cuda else str(self.device)
         when, seconds = datetime.now(UTC).isoformat(timespec="seconds"), round(time.monotonic() - began, 1)
-        return {**made, "versions": versions, "device": device, "finished": when, "seconds": seconds}
+        took = {"finished": when, "seconds": seconds, "earlier": earlier}
+        return {**made, "versions": versions, "device": device, **took}
 
     def write_gallery(self, path: Path, records: list[Record]) -> None:
         shown = gallery.choose(records)

@@ -96,13 +96,15 @@ def boxes(group: Group, colours: Mapping[str, int]) -> Any | None:
     shown = [(run, e) for run, e in group.members if e.scores("topk") and e.scores("kendall")]
     if not shown:
         return None
-    crowded = len(shown) > MOST_MODELS
-    figure = _figure(width=7.0 + 0.8 * max(0, len(shown) - MOST_MODELS), height=3.1 if crowded else 2.7)
+    figure = _figure(width=7.0, height=0.9 + 0.26 * len(shown))
+    figure.set_layout_engine("constrained")
+    axes = figure.subplots(1, 2, sharey=True)
     for axis, (key, label) in zip(
-        figure.subplots(1, 2), (("topk", f"top-{group.k} intersection"), ("kendall", "Kendall's τ")), strict=True
+        axes, (("topk", f"top-{group.k} intersection"), ("kendall", "Kendall's τ")), strict=True
     ):
         drawn = axis.boxplot(
             [e.scores(key) for _, e in shown],
+            orientation="horizontal",
             patch_artist=True,
             widths=0.55,
             flierprops={"markersize": 2, "markeredgewidth": 0.4, "alpha": 0.5},
@@ -111,17 +113,9 @@ def boxes(group: Group, colours: Mapping[str, int]) -> Any | None:
         for patch, (run, _) in zip(drawn["boxes"], shown, strict=True):
             patch.set_facecolor(_colour(colours[run.name]))
             patch.set_alpha(0.55)
-        names = [_literal(run.name) for run, _ in shown]
-        axis.set_xticks(
-            range(1, len(names) + 1),
-            names,
-            rotation=40 if crowded else 20,
-            rotation_mode="anchor",
-            ha="right",
-            fontsize=8,
-        )
-        axis.set_ylabel(label)
-    figure.tight_layout()
+        axis.set_xlabel(label)
+    axes[0].set_yticks(range(1, len(shown) + 1), [_literal(run.name) for run, _ in shown], fontsize=8)
+    axes[0].invert_yaxis()
     return figure
 
 

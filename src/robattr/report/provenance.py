@@ -29,6 +29,8 @@ def _row(run: Run, evaluation: Evaluation, beside: Path) -> list[str]:
     summary, environment = evaluation.summary, run.environment
     trained = _made(environment.get("started"), environment.get("device"), run.training.seconds)
     evaluated = _made(summary.get("finished"), summary.get("device"), summary.get("seconds"))
+    if earlier := summary.get("earlier"):  # the seconds are those of the command that finished it
+        evaluated += f" for the last {len(evaluation.records) - earlier:,}"
     cells = (
         run.name, summary.get("protocol"), summary.get("map"), len(evaluation.records), run.config.get("seed"), trained,
         evaluated, _versions(environment, summary), evaluation.weights or "–",

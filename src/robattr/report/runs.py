@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -118,18 +117,20 @@ class Group:
         return tuple(sorted({int(run.config["m"]) for run, _ in self.members if _varies_m(run)}))
 
     def of_one_m(self) -> Group:
-        """Without the runs that only vary m: the m of most runs stays; of equals that of most examples, then
-        IG-SUM-NORM's, then the paper's 50.
+        """Without the runs that only vary m: the m of most runs stays; of equals that of most examples, then of the
+        longest training, then IG-SUM-NORM's, then the paper's 50.
         """
         if len(self.points) < 2:
             return self
-        count, examples = Counter[int](), Counter[int]()
+        count, examples, steps = Counter[int](), Counter[int](), Counter[int]()
         for run, evaluation in self.members:
             if _varies_m(run):
-                count[int(run.config["m"])] += 1
-                examples[int(run.config["m"])] += len(evaluation.records)
+                m = int(run.config["m"])
+                count[m] += 1
+                examples[m] += len(evaluation.records)
+                steps[m] += int(run.config.get("steps") or 0)
         others = {run.config.get("m") for run, _ in self.members if run.method == "ig-sum-norm"}
-        chosen = max(count, key=lambda m: (count[m], examples[m], m in others, m == 50, m))
+        chosen = max(count, key=lambda m: (count[m], examples[m], steps[m], m in others, m == 50, m))
         return self.of(run for run, _ in self.members if not _varies_m(run) or int(run.config["m"]) == chosen)
 
     def of(self, runs: Iterable[Run]) -> Group:
@@ -230,13 +231,15 @@ def _varies_m(run: Run) -> bool:
 
 
 def _told_apart(run: Run, twins: Sequence[Run]) -> Run:
-    """The run named by the fewest settings that tell all twins apart, else by its folder."""
+    """The run named by all the telling settings that its twins do not share, where these tell them apart, else by its
+    folder.
+    """
     if len(twins) == 1:
         return run
-    for chosen in (keys for count in range(1, len(TELLING) + 1) for keys in combinations(TELLING, count)):
-        if len({tuple(str(twin.config.get(key)) for key in chosen) for twin in twins}) == len(twins):
-            return replace(run, name=", ".join([run.name, *(f"{key} = {run.config.get(key)}" for key in chosen)]))
-    return replace(run, name=f"{run.name} ({run.path.name})")
+    differing = [key for key in TELLING if len({str(twin.config.get(key)) for twin in twins}) > 1]
+    if len({tuple(str(twin.config.get(key)) for key in differing) for twin in twins}) < len(twins):
+        return replace(run, name=f"{run.name} ({run.path.name})")
+    return replace(run, name=", ".join([run.name, *(f"{key} = {run.config.get(key)}" for key in differing)]))
 
 
 def _evaluation(summary: Path) -> Evaluation:
