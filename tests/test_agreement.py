@@ -367,6 +367,12 @@ def test_ssim_of_equal_constant_and_nan_maps():
     same(ssim(a, b), torch.tensor([1.0, NAN, NAN, 1.0]).double())
 
 
+def test_spearman_of_as_many_pixels_as_overflow_an_integer() -> None:
+    a = torch.rand(1, 3_200_000, generator=torch.Generator().manual_seed(0))
+    b = a + 0.3 * torch.rand(1, 3_200_000, generator=torch.Generator().manual_seed(1))
+    assert float(spearman(a, b)[0]) == pytest.approx(stats.spearmanr(a[0], b[0]).statistic, abs=1e-9)
+
+
 @pytest.mark.parametrize("measure", [kendall, spearman, cosine, ssim, mass_center_displacement])
 def test_maps_that_cannot_be_compared_are_refused(measure):
     maps = torch.rand(2, 3, 3)

@@ -34,7 +34,7 @@ from robattr import (
 )
 from robattr.errors import UnsupportedModel
 from robattr.formula.layers import Layer
-from robattr.formula.network import gradient, halves
+from robattr.formula.network import Model, gradient, halves
 from robattr.formula.paths import Path
 from robattr.formula.sizes import Size
 
@@ -212,6 +212,21 @@ def test_an_affine_first_layer_is_applied_once_and_changes_nothing(name: str, ch
     assert halves(net) is None  # the hook must see every node
     IG(rule=midpoint(5))(net, x, x1, y)
     assert max(seen) == 5 * len(x)
+
+
+@pytest.mark.parametrize("chunk", [None, 7], ids=["one pass", "two passes"])
+def test_a_scalar_that_touches_x_itself_is_attributed_in_full_behind_an_affine_first_layer(chunk: int | None) -> None:
+    """A loss that normalises its input, or adds a term in x, sees x and never what the first layer makes of it."""
+    net, x, x1, y = vectors()
+    assert halves(net) is not None
+
+    def normalising(model: Model, x: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(model, (x - 0.5) / 0.25, y) + x.square().sum(1)
+
+    found = IG(of=normalising, rule=gauss_legendre(60), chunk=chunk)(net, x, x1, y)
+    change = normalising(net, x1, y) - normalising(net, x, y)
+    torch.testing.assert_close(found.sum(1), change, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found, IG(of=normalising, rule=gauss_legendre(60))(Whole(net), x, x1, y))
 
 
 def test_halves_that_share_a_weight_stay_together() -> None:

@@ -14,6 +14,7 @@ from typing import get_args
 import pytest
 import torch
 
+from robattr.data.batches import AUGMENTATION, MIRROR, ORDER, generator
 from robattr.errors import InvalidInput
 from robattr.train.checkpoint import listed
 from robattr.train.distributed import World
@@ -88,6 +89,12 @@ def test_two_processes_make_the_weights_of_one(pair, tmp_path, name):
     assert torch.equal(first, second)
     assert float((one - before).norm()) > 1e-2
     assert float((first - one).norm() / one.norm()) < TOLERANCE[run.precision]
+
+
+def test_random_starts_are_a_stream_of_their_own() -> None:
+    drawn = World(0, 1, torch.device("cpu")).rand(5, seed=7, step=3)(torch.zeros(5, 4)).flatten()
+    for stream in (ORDER, AUGMENTATION, MIRROR):
+        assert not torch.equal(torch.rand(20, generator=generator(7, stream, 3)), drawn)
 
 
 def test_slices_cover_the_batch_and_cut_one_noise():

@@ -6,6 +6,7 @@ import copy
 import shutil
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from nets import NETS, OldTanh, OwnActivation, OwnTanh, Residual, conv, images
 from robattr import PGD, L2Ball, LinfBall, displacement, l2, objectives, power
 from robattr.engine import Compiled, Step, deterministic, kernels, layout, own_function, precision, tuned
+from robattr.engine.step import restless
 from robattr.errors import InvalidInput
 from robattr.formula.objective import Rho, Robust
 from robattr.models import paper_cnn, resnet
@@ -303,6 +305,56 @@ def test_what_cannot_be_compiled_runs_eagerly_and_says_so(model, rho: Robust, wo
     torch.testing.assert_close(a.value, b.value)
     for p, q in zip(ours, theirs, strict=True):
         torch.testing.assert_close(p, q)
+
+
+class Dropping(nn.Module):
+    """Dropout by function, which no list of layers shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(nn.functional.dropout(x.flatten(1), 0.5, self.training))
+
+
+class Counting(nn.Module):
+    """A statistic of its own, which training moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 3)
+        self.register_buffer("mean", torch.zeros(64, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        if self.training:
+            self.mean.lerp_(flat.detach().mean(0), 0.1)
+        return self.inner(flat)
+
+
+@pytest.mark.parametrize(
+    "make", [Dropping, Counting, lambda: nn.Sequential(nn.Flatten(), nn.RReLU(), nn.Linear(64, 3))]
+)
+def test_a_model_that_answers_otherwise_in_training_mode_runs_eagerly(make) -> None:
+    net = make().double().train()
+    x, _, y = images()
+    rho = MAKE["ig_norm"](1.0, 0.3)
+    fast, before = Step(net, compiled=True, backend="aot_eager"), {k: v.clone() for k, v in net.state_dict().items()}
+    x = x - 0.5 if isinstance(net, nn.Sequential) else x  # a random slope shows below 0 alone
+    rho = replace(rho, within=replace(rho.within, bounds=None))
+    assert restless(net, x)
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())  # trying it leaves no trace
+    state, start = torch.get_rng_state(), rho.within.start(x)
+    torch.set_rng_state(state)
+    a, ours = step_of(fast, rho, x, y, start)
+    net.load_state_dict(before)
+    torch.set_rng_state(state)
+    b, theirs = step_of(Step(net), rho, x, y, start)
+    assert fast.notes == ["the model answers otherwise in training mode: the step runs eagerly"]
+    torch.testing.assert_close(a.value, b.value)
+    torch.testing.assert_close(ours, theirs)
+    assert not restless(net.eval(), x)
 
 
 class Breaks(nn.Module):

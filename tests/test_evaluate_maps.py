@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from robattr import Rule, gauss_legendre, left, midpoint, right
 from robattr.errors import InvalidInput
 from robattr.evaluate import from_callable, gradient_input, integrated_gradients, simple_gradient, smooth_grad
 from robattr.evaluate.maps import by_name, constant_along_ray, magnitude, saliency
@@ -122,6 +123,19 @@ def test_the_shortcut_equals_the_hundred_point_sum() -> None:
     y = torch.tensor([0, 1, 2])
     map = integrated_gradients(100)
     assert constant_along_ray(map, net, x).tolist() == [True, False, True]
+    torch.testing.assert_close(saliency(map, net, x, y), map(net, x, y).detach(), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("rule", [right(50), midpoint(50), gauss_legendre(12), left(50)], ids=repr)
+def test_the_shortcut_is_taken_only_where_the_first_point_of_the_rule_allows(rule: Rule) -> None:
+    torch.manual_seed(2)
+    net = resnet(3, 1, channels=1).double()
+    x = torch.rand(6, 1, 8, 8, dtype=torch.float64) * torch.tensor([255.0, 60, 40, 30, 20, 9]).view(-1, 1, 1, 1)
+    y = torch.arange(6) % 3
+    map = integrated_gradients(rule=rule)
+    granted = constant_along_ray(map, net, x)
+    assert bool(granted.any()) == (min(rule.nodes) > 0)
+    assert not granted.all()
     torch.testing.assert_close(saliency(map, net, x, y), map(net, x, y).detach(), rtol=1e-7, atol=1e-9)
 
 

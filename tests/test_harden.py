@@ -96,7 +96,7 @@ def test_any_objective_of_the_formula_and_tables(tmp_path) -> None:
 def test_a_given_objective_is_the_one_that_runs() -> None:
     rho = robattr.objectives.natural()
     run = Given(given=rho, lr=0.5)
-    assert run.objective() is rho
+    assert run.objective() == rho
     assert isinstance(run, Run)
     assert run.as_dict().keys() - Run().as_dict().keys() == {"objective"}
     json.dumps(run.as_dict())
@@ -204,6 +204,42 @@ def test_mistakes_are_refused(plain: nn.Module, tmp_path) -> None:
     for wrong in ({"objective": "ig-nrm"}, {"held_out": 0.0}, {"changes": {"m": 0}}, {"changes": {"mm": 1}}):
         with pytest.raises(robattr.RobattrError, match=r".{15}"):
             robattr.harden(plain, bars(), **{**QUICK, "out": tmp_path / "h", **wrong})
+
+
+def test_settings_that_a_given_objective_would_not_heed_are_refused(plain: nn.Module, tmp_path) -> None:
+    rho = robattr.objectives.natural()
+    ramps = {"changes": {"weight_ramp": (0, 9), "eps": 0.1}}
+    for wrong, words in ((ramps, "eps, weight_ramp would"), ({"chunk": 2}, "chunk")):
+        with pytest.raises(InvalidInput, match=rf"{words}.*no effect on an objective of your own: build it with"):
+            robattr.harden(plain, bars(), objective=rho, out=tmp_path / "h", **QUICK, **wrong)
+
+
+def test_a_distributional_hardening_leaves_the_users_objective_alone_and_continues(tmp_path) -> None:
+    x = torch.rand(60, 5, generator=torch.Generator().manual_seed(1))
+    y = (x[:, 0] > 0.5).long()
+    net = taught(nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2)), x, y)
+    cost, stop_at = robattr.power(robattr.l2, 2) @ robattr.displacement, 0
+    calls: list[int] = []
+
+    def loss(model, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        calls.append(len(calls))
+        if len(calls) == stop_at:
+            signal.raise_signal(signal.SIGTERM)
+        return robattr.cross_entropy(model, x, y)
+
+    spread, by = robattr.objectives.spread(2), robattr.PGD(2, 0.1)
+    rho = robattr.objectives.distributional(spread, 0.1, cost, by, 0.1, of=loss)
+    call = {"objective": rho, **QUICK, "steps": 6, "changes": {"checkpoint_every": 2}}
+    whole = robattr.harden(net, (x, y), out=tmp_path / "whole", **call)
+    assert float(rho.gamma) == 1.0
+    calls.clear()
+    stop_at = 4
+    assert not robattr.harden(net, (x, y), out=tmp_path / "h", **call).outcome.finished
+    stop_at = 0
+    continued = robattr.harden(net, (x, y), out=tmp_path / "h", **call)
+    assert continued.outcome.finished
+    pairs = zip(continued.model.parameters(), whole.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_a_stopped_hardening_continues_to_the_same_weights(tmp_path) -> None:

@@ -241,6 +241,13 @@ def test_a_fragile_model_is_found_fragile() -> None:
     assert noise.score.item() == 1, "noise too small to cross ½ changes nothing"
 
 
+def test_labels_of_any_integer_kind_count_more_steps_than_they_hold(case) -> None:
+    net, x, y = case
+    attack = IFIA(net, EPS, ALPHA, 260, k=K, map=simple_gradient())
+    wide, narrow = attack(x, y), attack(x, y.to(torch.uint8))
+    assert torch.equal(narrow.perturbed, wide.perturbed)
+
+
 def test_results_do_not_depend_on_the_batch(case) -> None:
     net, x, y = case
     attack = IFIA(net, EPS, ALPHA, 4, k=K, restarts=2, map=integrated_gradients(N), start="ball")

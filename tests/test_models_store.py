@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel
 from robattr.evaluate.run import digest_of_weights
@@ -113,6 +113,37 @@ def test_a_users_architecture_is_loaded_like_ours(tmp_path: Path) -> None:
         load_model(path)
 
 
+class Tied(nn.Module):
+    """Weights that are tied, a buffer that is not saved, and a tensor that is no buffer."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False), nn.Linear(4, classes)
+        self.b.weight = self.a.weight
+        self.register_buffer("mean", torch.full((4,), 0.5), persistent=False)
+        self.shift = torch.ones(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(self.b(self.a(x - self.mean).relu() + self.shift).relu())
+
+
+def test_a_loaded_network_is_tied_and_whole_as_it_was_built(tmp_path: Path) -> None:
+    @architecture
+    def tied(classes: int = 3) -> Tied:
+        return Tied(classes)
+
+    try:
+        net = tied()
+        state = torch.get_rng_state()
+        found = load_model(save_model(net, tmp_path / "m.safetensors"))
+        assert torch.equal(torch.get_rng_state(), state)
+    finally:
+        del architectures["tied"]
+    assert found.a.weight is found.b.weight
+    x = torch.rand(2, 4)
+    assert torch.equal(found(x), net(x))
+
+
 def test_damaged_and_foreign_files(tmp_path: Path) -> None:
     good = save_model(small_cnn(), tmp_path / "good.safetensors").read_bytes()
     damaged = {
@@ -209,10 +240,11 @@ def test_from_a_finished_network_to_the_zoo(tmp_path: Path, monkeypatch: pytest.
     assert torch.equal(load_model("gtsrb/ig-sum-norm").fc.weight, rounded.fc.weight)
 
 
-def test_weights_beyond_half_precision_are_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", [1e6, float("inf"), float("nan")])
+def test_weights_beyond_half_precision_are_left_alone(value: float, tmp_path: Path) -> None:
     net = gtsrb_resnet()
     with torch.no_grad():
-        net.fc.bias[0] = 1e6
+        net.fc.bias[0] = value
     path = save_model(net, tmp_path / "model.safetensors")
     before = path.read_bytes()
     with pytest.raises(CheckpointError, match="does not fit half precision"):

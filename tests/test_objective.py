@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -33,6 +36,7 @@ from robattr import (
     total,
 )
 from robattr.errors import InvalidInput, RobattrError, UnsupportedModel
+from robattr.train.run import Run
 
 BALL, BY = LinfBall(0.3), PGD(steps=3, step_size=0.1)
 OBJECTIVES = {
@@ -201,6 +205,25 @@ def test_the_adversary_stays_in_the_neighbourhood_and_climbs(ball) -> None:
             assert float(z.min()) >= 0.0
             assert float(z.max()) <= 1.0
     assert bool((value(net, x, path[-1], y) > value(net, x, path[0], y)).all())
+
+
+def test_the_projection_on_ball_and_bounds_is_the_nearest_point() -> None:
+    ball, generator = L2Ball(0.5), torch.Generator().manual_seed(0)
+    x = torch.rand(6, 5, generator=generator).round(decimals=1)  # some of them at a bound
+    z = x + 2 * torch.randn(6, 5, generator=generator)
+    z[0] = x[0] + 0.01  # as good as inside
+    for u, v, got in zip(z.double().numpy(), x.double().numpy(), ball.project(z, x).double().numpy(), strict=True):
+        inside = {"type": "ineq", "fun": lambda w, v=v: 0.25 - ((w - v) ** 2).sum()}
+        best = minimize(lambda w, u=u: ((w - u) ** 2).sum(), v, bounds=[(0, 1)] * 5, constraints=[inside], tol=1e-12)
+        assert best.success
+        np.testing.assert_allclose(got, best.x, atol=2e-4)
+
+
+def test_an_attack_in_l2_reaches_the_maximum_where_pixels_lie_at_a_bound() -> None:
+    """max ⟨w, δ⟩ over δ ≥ 0, ‖δ‖₂ ≤ 1 is ‖w₊‖₂; half of the pixels of a black image can only stay."""
+    w = torch.randn(1, 100, generator=torch.Generator().manual_seed(1))
+    found = PGD(steps=40, step_size=2.0)(lambda z: (z * w).sum(1), torch.zeros(1, 100), L2Ball(1.0))
+    assert float((found * w).sum()) == pytest.approx(float(w.clamp_min(0).norm()), rel=1e-3)
 
 
 def test_the_norm_is_flat_at_the_clean_point_so_the_start_is_not_there() -> None:
@@ -390,6 +413,8 @@ def test_a_layer_of_a_plain_function_or_one_that_runs_twice() -> None:
         (lambda: objectives.madry(BALL, 40), "PGD"),
         (lambda: PGD(-1, 0.1), "steps"),
         (lambda: PGD(3, -0.1), "step size"),
+        (lambda: Run(method="distributional-ig", gamma=0.0), "gamma must be positive"),
+        (lambda: replace(OBJECTIVES["distributional"], gamma=torch.tensor(0.0)), "γ > 0"),
         (lambda: objectives.ig_norm(1.0, BALL, BY, m=0), "m ≥ 1"),
         (lambda: objectives.ig_norm(-1.0, BALL, BY), "λ ≥ 0"),
         (lambda: objectives.ig_norm(float("nan"), BALL, BY), "λ ≥ 0"),

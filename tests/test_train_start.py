@@ -26,6 +26,17 @@ class Twice(nn.Module):
         return self.net(x), self.net(x)
 
 
+class Versioned(Twice):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return self.net(x)
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 1}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        pass
+
+
 class Picky(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         raise AssertionError(f"Wrong image height! Expected 224 but got {x.shape[2]}!")
@@ -39,6 +50,7 @@ class Picky(nn.Linear):
         (Twice, r"expected logits of shape \(B, classes\), got tuple"),
         (lambda: Picky(36, 3), r"fails at inputs of shape \(1, 6, 6\).*Wrong image height"),
         (lambda: tiny_net().requires_grad_(False), "no parameters that require a gradient"),
+        (Versioned, r"tensors alone.*'_extra_state' of dict"),
     ],
 )
 def test_a_network_that_does_not_fit(tmp_path, make: Callable[[], nn.Module], words: str) -> None:

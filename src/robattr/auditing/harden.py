@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from robattr.auditing.audit import input_channels, inside, own_classes
 from robattr.auditing.checks import REPLACE, second_derivatives
@@ -23,6 +23,7 @@ from robattr.errors import InvalidInput, UnsupportedModel
 from robattr.evaluate.intervals import Comparison
 from robattr.evaluate.maps import Saliency
 from robattr.evaluate.summary import compare
+from robattr.formula import Distributional
 from robattr.report import audited as words
 from robattr.report.html import write_page
 from robattr.report.runs import Run as Audited
@@ -34,10 +35,15 @@ from robattr.train.directory import RunDirectory, read_config
 from robattr.train.distributed import join
 from robattr.train.loop import Outcome, train
 from robattr.train.run import Objective, Run
+from robattr.train.start import check_state
 from robattr.train.step import has_ig
 
 CALLED = "robattr.harden(model, data, ...)  # in Python, with the settings listed above"
 WEIGHTS = {"ig-norm": 1.0, "ig-sum-norm": 0.1}  # the paper's λ and β
+OF_THE_OBJECTIVE = (
+    "method", "weight", "weight_ramp", "eps", "eps_ramp", "norm", "attack_steps", "step_size", "m", "m_attack", "rule",
+    "chunk", "power", "gamma", "budget", "gamma_rate",
+)  # fmt: skip
 TITLES = {"nat_acc": "Nat Acc.", "adv_acc": "Adv Acc.", "topk": "TopK Inter.", "kendall": "Rank Corr."}
 
 
@@ -63,8 +69,9 @@ class Given(Run):
     given: Objective | None = field(default=None, compare=False)
 
     def objective(self, bounds: tuple[float, float] = (0.0, 1.0)) -> Objective:
+        """A copy, because dual ascent moves the γ of the one that is trained with."""
         assert self.given is not None
-        return self.given
+        return replace(self.given) if isinstance(self.given, Distributional) else self.given
 
     def as_dict(self) -> dict[str, Any]:
         """As of any run; the objective by its text, so that a run is not continued with another."""
@@ -109,7 +116,7 @@ def harden(
     batch_norm   "frozen" keeps the running statistics (the usual choice for fine-tuning with small batches); "train"
                  moves them by the clean inputs
     freeze       names of layers that keep their weights
-    chunk        nodes of the path held in memory at once; None: as many as fit
+    chunk        nodes of the path held in memory at once; None: as many as fit (an objective of your own has its own)
     changes      any further keys of `robattr.train.Run`, such as dict(weight=0.5, attack_steps=10)
     held_out     share of each class kept for validation, and as much for the audits, where the data have no splits
 
@@ -129,10 +136,11 @@ def harden(
     if not len(given.test):
         raise InvalidInput("nothing is set apart to audit on: raise held_out, or add examples (a test folder)")
     audited = Settings(eps, maps, "paper", examples, audit_steps, points, seed)
-    run = _run(objective, given, audited, steps=steps, batch=batch, lr=lr, seed=seed, changes=dict(changes or {}))
+    asked = {**(changes or {}), **({} if chunk is None else {"chunk": chunk})}
+    run = _run(objective, given, audited, steps=steps, batch=batch, lr=lr, seed=seed, changes=asked)
     with join(device) as world:
         tuned, notes = subject(model, preprocessing=preprocessing, device=world.device, copy=True)
-        _check_state(tuned)
+        check_state(tuned.module)
         check_copy(model, tuned, given.pixels(given.train.images[:2]))
         few = given.pixels(given.train.images[:256]).to(world.device)
         check_examples(tuned, few, given.train.labels[:256].to(world.device))
@@ -150,7 +158,7 @@ def harden(
             fits = chunk_that_fits(tuned, given.pixels(given.train.images[:1]).to(world.device), m=run.m, batch=batch)
             begun = RunDirectory(place / "hardened")  # what was begun continues as it was, on whatever machine
             fits = read_config(begun).get("chunk") if begun.config.exists() else fits
-            run = replace(run, chunk=chunk or run.chunk or fits)
+            run = replace(run, chunk=run.chunk or fits)
         if world.leads and tuned.preprocessed:
             _tell(tuned, RunDirectory(place / "hardened"))
         outcome = train(run, place / "hardened", dataset=given, model=tuned, device=device, resume=True)
@@ -188,17 +196,12 @@ def _run(
     run = keys.change(quick, {**named, **changes})
     if isinstance(objective, str):
         return run
+    if idle := sorted({*changes} & {*OF_THE_OBJECTIVE}):
+        raise InvalidInput(
+            f"{', '.join(idle)} would have no effect on an objective of your own: build it with them, or name one, "
+            'objective="ig-sum-norm"'
+        )
     return Given(**_shallow(run), given=objective)
-
-
-def _check_state(tuned: Subject) -> None:
-    """Refuse a module with a state that a file of weights cannot hold, before hours are spent."""
-    for name, value in tuned.module.state_dict().items():
-        if not isinstance(value, Tensor):
-            raise UnsupportedModel(
-                f"expected a model whose state is tensors alone, as a file of weights holds them, got {name!r} of "
-                f"{type(value).__name__}: keep it out of get_extra_state()"
-            )
 
 
 def _check_derivatives(tuned: Subject, data: Dataset) -> None:

@@ -39,9 +39,9 @@ class Step:
     graph       on a GPU, replay the whole step as one CUDA graph (pays at once, compiled or not)
     arithmetic  fp32, tf32 or bf16 for convolutions and matrix products
 
-    Where neither applies (batch norm or dropout in training mode, chunked nodes, an adversary other than PGD, an
-    autograd.Function in the model) or fails, the plain formula runs; results agree. `notes` says what happened,
-    `seconds` how long compiling took.
+    Where neither applies (batch norm, dropout or anything else that answers otherwise in training mode, chunked nodes,
+    an adversary other than PGD, an autograd.Function in the model) or fails, the plain formula runs; results agree.
+    `notes` says what happened, `seconds` how long compiling took.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Step:
         self._plans: dict[Any, _Plan] = {}
         self._checked = False
         self._own_function: str | None = None  # not looked for yet
+        self._restless: bool | None = None  # not tried yet
 
     def __call__(
         self, rho: Robust, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
@@ -97,12 +98,40 @@ class Step:
             for m in self.model.modules()
         ):
             return "batch norm or dropout in training mode: the step runs eagerly"
+        if self._restless is None:
+            self._restless = restless(self.model, x)
+        if self._restless:
+            return "the model answers otherwise in training mode: the step runs eagerly"
         if rho.change.terms and not (isinstance(rho.by, PGD) and isinstance(rho.within, LinfBall | LpBall)):
             return f"{type(rho.by).__name__} within {type(rho.within).__name__}: the step runs eagerly"
         terms = [t for _, t in rho.change.terms]
         if any(isinstance(t, Measured) and isinstance(t.attribution, IG) and t.attribution.chunk for t in terms):
             return "nodes in chunks: the step runs eagerly, with flat memory"
         return ""
+
+
+def restless(model: nn.Module, x: Tensor) -> bool:
+    """Whether the model as it is answers otherwise than when it is still, or moves its buffers: dropout by function,
+    statistics of its own. Compiled steps take the clean loss of the still one.
+    """
+    if not any(part.training for part in model.modules()):
+        return False
+    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), torch.no_grad():
+        own = model(x)
+        moved = any(name not in kept or not _alike(buffer, kept[name]) for name, buffer in model.named_buffers())
+        for name, buffer in model.named_buffers():
+            if name in kept:
+                buffer.copy_(kept[name])
+        with second_order(model):
+            return moved or not _alike(own, model(x))
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    """Equal but for the rounding of other kernels."""
+    a, b = a.double(), b.double()
+    largest = b.nan_to_num(0.0, 0.0, 0.0).abs().max() if b.numel() else 0.0
+    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(largest), equal_nan=True)
 
 
 def eager(model: nn.Module, rho: Robust, x: Tensor, y: Tensor, *, start: Tensor | None) -> Rho:

@@ -110,7 +110,7 @@ class IFIA:
         check_attack(
             x, y, ids, bounds=self.bounds, alpha=self.alpha, steps=self.steps, restarts=self.restarts, seed=self.seed
         )
-        x = x.detach()
+        x, y = x.detach(), y.long()  # the labels count steps as well
         names = torch.arange(len(x)) if ids is None else torch.as_tensor(ids)
         short = self.can_shorten(x).cpu()
         parts, order = [], []

@@ -46,6 +46,7 @@ class Saliency:
     nodes       points of x's size that it sends through the net together
     complete    whether the attribution should add up to logit_y(x) − logit_y(0)
     along_ray   a cheaper map that is equal wherever the net is constant on the ray from black to x
+    smallest    from this share of x on, where its first point lies; 0 for nowhere
     guide       the map an attack differentiates in its stead, where this one cannot be
     """
 
@@ -54,6 +55,7 @@ class Saliency:
     nodes: int = 1
     complete: bool = False
     along_ray: Saliency | None = None
+    smallest: float = 0.0
     guide: Saliency | None = None
 
     def __call__(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
@@ -89,7 +91,8 @@ def integrated_gradients(N: int = 100, *, rule: Rule | None = None) -> Saliency:
     def from_black(model: Model, x: Tensor, y: Tensor) -> Tensor:
         return ig(model, torch.zeros_like(x), x, y)
 
-    return Saliency("ig", from_black, nodes=len(rule), complete=True, along_ray=gradient_input())
+    ray = gradient_input()
+    return Saliency("ig", from_black, nodes=len(rule), complete=True, along_ray=ray, smallest=min(rule.nodes))
 
 
 def constant_along_ray(map: Saliency, model: nn.Module, x: Tensor, *, eps: float = 0.0) -> Tensor:
@@ -103,7 +106,7 @@ def constant_along_ray(map: Saliency, model: nn.Module, x: Tensor, *, eps: float
         return torch.zeros(len(x), dtype=torch.bool, device=x.device)
     deviation = x.flatten(1).std(dim=1, correction=0).clamp_min(1e-12)
     shrink = (1 - eps / deviation).clamp_min(0).view(-1, *(1,) * (x.dim() - 1))
-    return scale_invariant(model, x * shrink, smallest=1 / map.nodes)
+    return scale_invariant(model, x * shrink, smallest=map.smallest)
 
 
 def saliency(map: Saliency, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from robattr.formula.layers import AtOutput, Layer, at_input, input_gradient
 from robattr.formula.network import Bound, Model, bind, gradient, pulled_back, second_order
 from robattr.formula.paths import Path, straight
 from robattr.formula.quadrature import Rule, midpoint
-from robattr.formula.scalars import Scalar, cross_entropy
+from robattr.formula.scalars import OF_THE_OUTPUT, Scalar, cross_entropy
 
 
 class Attribution(Protocol):
@@ -100,7 +100,7 @@ class IG:
         """Σ over the chunk's nodes of w_k · integrand(r(t_k)), all nodes as one batch."""
         labels, weights = y.repeat(len(chunk)), [w for _, w in chunk]
         flat = self.at == at_input and self.along == straight  # r' does not depend on t: it leaves the sum
-        if flat and net.halves is not None:
+        if flat and net.halves is not None and self.of in OF_THE_OUTPUT:
             return (x1 - x) * self._behind_stem(net, x, x1, labels, chunk)
         z = self._points(x, x1, chunk)
         if flat:
@@ -127,7 +127,8 @@ class IG:
         """Σ_k w_k ∇f(z_k) of a net g∘h whose first layer h is affine: J_hᵀ Σ_k w_k ∇g(h_k).
 
         h takes the straight line from x to x' to that from h(x) to h(x'), and its Jacobian J_h is the same everywhere:
-        it is applied to two points and its transpose to one sum, where the plain form does both at every node.
+        it is applied to two points and its transpose to one sum, where the plain form does both at every node. For an f
+        that sees x through the net alone: to g it passes h_k in the place of x.
         """
         h, g = net.split()
         u, u1 = h(x), h(x1)

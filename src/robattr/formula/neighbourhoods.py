@@ -22,6 +22,7 @@ from robattr.errors import InvalidInput
 
 Rand: TypeAlias = Callable[[Tensor], Tensor]
 Bounds: TypeAlias = tuple[float, float]
+BISECTIONS = 24  # the digits of float32
 
 
 class Neighbourhood(Protocol):
@@ -63,7 +64,8 @@ class LpBall:
     """‖x' − x‖_p ≤ radius for 1 < p < ∞, inside the bounds of valid inputs.
 
     With 1/p + 1/q = 1 the steepest unit step is sign(g)|g|^{q−1} / ‖g‖_q^{q−1}, by Hölder's inequality. `project`
-    shrinks the step along its ray: the nearest point for p = 2, a point of the ball for every p.
+    takes clip(x + s·(z − x)) with the largest s ≤ 1 that lies in the ball: the nearest point of ball and bounds for
+    p = 2, a point of both for every p.
     """
 
     radius: float
@@ -93,8 +95,18 @@ class LpBall:
 
     def project(self, z: Tensor, x: Tensor) -> Tensor:
         step = z - x
-        shrink = (self.radius / self._norm(step).clamp_min(1e-12)).clamp_max(1.0)
-        return _clip(x + step * shrink, self.bounds)
+        s = (self.radius / self._norm(step).clamp_min(1e-12)).clamp_max(1.0)
+        if self.bounds is not None:  # clipping shortens the step, so that s may grow again
+            longest = torch.ones_like(s)
+            s = torch.where(self._holds(_clip(z, self.bounds), x), longest, s)
+            for _ in range(BISECTIONS):
+                middle = (s + longest) / 2
+                fits = self._holds(_clip(x + middle * step, self.bounds), x)
+                s, longest = torch.where(fits, middle, s), torch.where(fits, longest, middle)
+        return _clip(x + s * step, self.bounds)
+
+    def _holds(self, z: Tensor, x: Tensor) -> Tensor:
+        return self._norm(z - x) <= self.radius
 
     def _norm(self, a: Tensor) -> Tensor:
         """‖a‖_p per example; of a over its largest entry, because |a|^p leaves float32 where p is large."""

@@ -117,6 +117,8 @@ class Distributional:
             raise InvalidInput(f"expected a budget ρ > 0, got {self.budget!r}")
         if not 0.0 <= self.rate < float("inf"):
             raise InvalidInput(f"expected a finite rate of dual ascent ≥ 0, got {self.rate!r}")
+        if not 0.0 < float(self.gamma) < float("inf"):
+            raise InvalidInput(f"expected a finite γ > 0 at first, got {float(self.gamma)!r}: ascent multiplies it")
         _check(self.weight, self.within, self.by)
 
     @property

@@ -40,3 +40,7 @@ def margin(model: Model, x: Tensor, y: Tensor) -> Tensor:
     label = y.long()[:, None]
     own = torch.arange(z.shape[1], device=z.device) == label  # one_hot would read the labels, which no compiler can
     return z.masked_fill(own, -torch.inf).amax(1) - z.gather(1, label).squeeze(1)
+
+
+OF_THE_OUTPUT: tuple[Scalar, ...] = (cross_entropy, logit, margin)
+"""Scalars that see x through model(x) alone: of these, a derivative may be taken behind the first layer."""

@@ -6,6 +6,7 @@ import json
 import os
 import warnings
 from collections.abc import Mapping
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +62,16 @@ def load_model(ref: str | Path, *, device: torch.device | str = "cpu") -> nn.Mod
             "build the module and use load_weights(module, path)"
         )
     try:
-        with torch.device("meta"):  # shapes only: no initialisation, no random numbers, no memory for a forged spec
-            model = build(Spec.from_json(notes[SPEC]))
+        spec = Spec.from_json(notes[SPEC])
+        with torch.device("meta"):  # shapes alone, first: no memory for a forged spec
+            shapes = build(spec)
     except InvalidInput as cause:
         raise CheckpointError(f"{path} cannot be rebuilt: {cause}") from cause
-    tensors = {name: value.float() if value.is_floating_point() else value for name, value in _read(path).items()}
-    _check(model, tensors, path)
-    model.load_state_dict(tensors, assign=True)
+    tensors = _read(path)
+    _check(shapes, tensors, path)
+    with torch.random.fork_rng(devices=[]):
+        model = build(spec).float()
+    model.load_state_dict(tensors)
     return model.to(device)
 
 
@@ -82,11 +86,12 @@ def halve(ref: str | Path) -> float:
     model = load_model(path)
     exact = {name: value.clone() for name, value in model.state_dict().items() if value.is_floating_point()}
     model.half()
-    worst = 0.0
+    roundings = [0.0]
     for name, value in model.state_dict().items():
         if name in exact and exact[name].numel():
             largest = exact[name].abs().max().clamp_min(torch.finfo(torch.float32).tiny)
-            worst = max(worst, float((value.float() - exact[name]).abs().max() / largest))
+            roundings.append(float((value.float() - exact[name]).abs().max() / largest))
+    worst = max(roundings, key=lambda rounding: (isnan(rounding), rounding))
     if not worst < 2**-10:  # half precision keeps eleven bits
         raise CheckpointError(f"{path} does not fit half precision (relative rounding {worst:.1e}): keep its float32")
     save_model(model, path, notes)

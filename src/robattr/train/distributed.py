@@ -21,7 +21,7 @@ from torch.distributed.rendezvous import rendezvous
 from robattr.data.batches import generator
 from robattr.errors import InvalidInput
 
-STARTS, LAYERS = 2, 3  # streams of the run's seed, after those of the batches; one of LAYERS per process
+STARTS, LAYERS = 3, 4  # streams of the run's seed, after those of the batches; one of LAYERS per process
 
 Rand = Callable[[Tensor], Tensor]
 

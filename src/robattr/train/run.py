@@ -112,6 +112,8 @@ class Run:
             )
         if not all(rate > 0 for rate in self.rates):
             raise InvalidInput(f"rates must be positive, got {self.rates}")
+        if self.method == "distributional-ig" and not self.gamma > 0:
+            raise InvalidInput(f"gamma must be positive: dual ascent multiplies it, got {self.gamma}")
         if not self.momentum < 1:
             raise InvalidInput(f"momentum must be below 1, for example 0.9, got {self.momentum}")
         if not 0 <= self.average < 1:

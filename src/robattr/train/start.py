@@ -7,7 +7,7 @@ from inspect import signature
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from robattr import data as datasets
 from robattr import models
@@ -106,10 +106,21 @@ def build_model(run: Run, data: Dataset) -> nn.Module:
     return make(**{key: value for key, value in fits.items() if key in signature(make).parameters})
 
 
+def check_state(model: nn.Module) -> None:
+    """Refuse a module with a state that a file of weights cannot hold, before hours are spent."""
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise UnsupportedModel(
+                f"expected a model whose state is tensors alone, as a file of weights holds them, got {name!r} of "
+                f"{type(value).__name__}: keep it out of get_extra_state()"
+            )
+
+
 def check_fit(model: nn.Module, data: Dataset, *, world: World, dtype: torch.dtype) -> None:
     """Refuse a network that cannot be trained on the data, before anything is written."""
     if not any(p.requires_grad for p in model.parameters()):
         raise UnsupportedModel("the network has no parameters that require a gradient: nothing could be trained")
+    check_state(model)
     x = data.pixels(data.train.images[:1]).to(world.device, dtype)
     try:
         outputs = check_batch(model, x, torch.zeros(1, dtype=torch.int64, device=world.device))

@@ -8,6 +8,8 @@ from torch.linalg import vector_norm
 
 from robattr.evaluate.agreement.maps import by_slabs, check_pair, counted, rows, spoiled
 
+EXACT = 3_000_000  # pixels up to which a sum of squared ranks, n³/3, is an int64
+
 
 def spearman(a: Tensor, b: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """Spearman's ρ: Pearson's correlation of the ranks, ties sharing their average rank. (B,) float64.
@@ -29,12 +31,14 @@ def cosine(a: Tensor, b: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
 def _rho(a: Tensor, b: Tensor) -> Tensor:
     r, s = _centred_ranks(a), _centred_ranks(b)
+    if a.shape[1] > EXACT:
+        r, s = r.double(), s.double()
     spread = (r * r).sum(1).double().sqrt() * (s * s).sum(1).double().sqrt()
     return ((r * s).sum(1) / spread).clamp(-1, 1)  # a constant map: 0/0 = nan
 
 
 def _centred_ranks(a: Tensor) -> Tensor:
-    """Twice (average rank − mean rank): integers (B, n), so that all sums stay exact; 0 where a pixel is out."""
+    """Twice (average rank − mean rank): integers (B, n), so that sums stay exact; 0 where a pixel is out."""
     ordered, pixel = a.sort(1)
     new = torch.ones_like(ordered, dtype=torch.bool)
     new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
