@@ -214,6 +214,8 @@ def test_a_folder_of_images_with_its_class_names(tmp_path) -> None:
     named = material(top, classes=["z", "other", "y", "x"])
     assert sorted(set(named.train.labels.tolist())) == [0, 2, 3]
     assert torch.equal(named.train.images, data.train.images)
+    with pytest.raises(InvalidInput, match=r"hold 'x' more than once.*apart"):
+        material(top, classes=["x", "y", "z", "x"])
     with pytest.raises(InvalidInput, match="not among the 2 class names"):
         material(top, classes=["x", "y"])
     with pytest.raises(DataError, match="neither a folder"):
@@ -270,6 +272,8 @@ def test_data_in_other_forms() -> None:
     parts = material((x, y), held_out=0.25)
     assert [len(parts.train), len(parts.validation), len(parts.test)] == [6, 3, 3]
     assert isinstance(material("fashion-mini"), Dataset)
+    with pytest.raises(InvalidInput, match="labels from 0 on, got -1"):
+        material((x, 2 * (y > 0).long() - 1))
     for wrong in ((x.long(), y), (x, y.float()), (x, y[:3]), (x[:0], y[:0])):
         with pytest.raises(InvalidInput):
             material(wrong)
@@ -280,7 +284,8 @@ def test_data_in_other_forms() -> None:
     [
         {"protocol": "lax"}, {"eps": 0.0}, {"eps": -1.0}, {"examples": 0}, {"steps": 0}, {"maps": "igg"},
         {"maps": "ig,ig"},
-        {"maps": "captum:Occlusion"}, {"maps": "elsewhere:Map"}, {"out": "audit"}, {"bounds": (0.0, 0.5)},
+        {"maps": "captum:Occlusion"}, {"maps": "elsewhere:Map"}, {"out": "audit"}, {"out": "audit.pdf"},
+        {"bounds": (0.0, 0.5)},
         {"device": "tpu"}, {"seed": -1},
     ],
 )  # fmt: skip

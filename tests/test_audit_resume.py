@@ -98,7 +98,7 @@ def test_the_audit_command(place: Path) -> None:
     wrong = run("audit", *model, "--data", "images", "--eps", "__import__('os')", *small)
     assert "expected a number" in str(wrong.exception)
     names = place / "names.txt"
-    names.write_text("b\n[red]c\n")
+    names.write_text("b\n[red]c\n", encoding="utf-8-sig")
     wrong = run("audit", *model, "--data", "images", "--classes", "names.txt", "-o", "other.html", *small)
     assert "not among the 2 class names" in str(wrong.exception)
 
@@ -159,6 +159,9 @@ def test_weights_hardened_behind_a_preprocessing_are_refused_without_it(place: P
         words = (command, "--model", "audit_fixtures:factory", "--data", "images", "--weights", "model.safetensors")
         assert "--mean and --std in preprocessing.json" in str(run(*words).exception)
     assert run("doctor", *words[1:], "--mean", "0.5", "--std", "0.2", "--device", "cpu").exit_code == 0
+    assert run("doctor", *words[1:], "--mean", "0.5,0.5,0.5", "--std", "0.2", "--device", "cpu").exit_code == 0
+    for other in (("--mean", "0.5"), ("--mean", "0.4", "--std", "0.2")):
+        assert "hardened behind Preprocessing(mean=(0.5,), std=(0.2,))" in str(run(*words, *other).exception)
 
 
 def test_weights_that_carry_code_are_refused(place: Path) -> None:

@@ -94,6 +94,17 @@ def test_who_says_that_maps_hold_has_to_show_it(topk: float | None, half: float,
         assert judged({**column(topk, half), "n": 9}) == "unclear"  # too few to say
 
 
+def test_an_audit_that_was_stopped_says_so_and_is_not_judged_to_hold() -> None:
+    asked = {"protocols": ["paper", "strict"], "maps": ["ig"]}
+    half = verdict(run(evaluation("paper", "ig", 0.9), **asked))
+    assert half.level == "unclear"
+    assert half.doubts == ("the audit is unfinished: not measured yet are strict protocol, ig maps",)
+    assert half.next_steps[0].startswith("Finish the audit")
+    assert verdict(run(evaluation("paper", "ig", 0.3), **asked)).level == "fragile"
+    whole = verdict(run(evaluation("paper", "ig", 0.9), evaluation("strict", "ig", 0.8), **asked))
+    assert (whole.level, whole.doubts) == ("holds", ())
+
+
 def test_the_sternest_evaluation_counts() -> None:
     lax, stern, other = evaluation("paper", "ig", 0.9), evaluation("strict", "ig", 0.4), evaluation("strict", "sg", 0.2)
     assert counts(run(other, lax, stern)) == ("strict", "ig")

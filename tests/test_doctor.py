@@ -10,8 +10,9 @@ from torch.nn import functional as F
 import robattr
 from audit_fixtures import Attentive, Plain, bars, folder, taught
 from nets import NETS
-from robattr.auditing import Check, Diagnosis, Plan, checks
+from robattr.auditing import Check, Diagnosis, Plan, checks, subject
 from robattr.auditing import cost as costs
+from robattr.errors import UnsupportedModel
 
 
 def levels(diagnosis: Diagnosis) -> dict[str, str]:
@@ -101,6 +102,7 @@ def test_healthy_networks_pass(name: str) -> None:
         (lambda f, x: f(x)[:, 0], "output", "(4,)"),
         (lambda f, x: f(x)[:, :1], "output", "(4, 1)"),
         (lambda f, x: f(x) / 0.0, "output", "NaN or infinite"),
+        (lambda f, x: f(x) / 0.0 * 0.0, "output", "NaN or infinite"),
         (lambda f, x: f(x.mul_(0.5)), "output", "overwrites its input"),
         (lambda f, x: (f(x), x), "output", "expected logits"),
         (lambda f, x: f(x.detach()), "derivatives", "exactly 0"),
@@ -116,6 +118,17 @@ def test_what_would_spoil_the_numbers_fails(how, name: str, words: str) -> None:
     check = finding(found, name)
     assert (check.level, words in check.finding) == ("fail", True), str(found)
     assert check.remedy
+
+
+def test_a_quantised_model_is_called_so() -> None:
+    class Linear(nn.Linear):  # of the kind that quantisation leaves, whichever engine this machine has
+        __module__ = "torch.ao.nn.quantized.dynamic.modules.linear"
+
+    net = nn.Sequential(nn.Linear(6, 6), Linear(6, 3))
+    found = robattr.doctor(net, shape=(6,))
+    assert "quantised layer 1" in finding(found, "form").finding
+    with pytest.raises(UnsupportedModel, match="quantised layer 1: pass the model that was quantised"):
+        subject(net)
 
 
 def test_what_works_but_should_be_known_is_a_warning() -> None:

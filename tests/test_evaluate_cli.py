@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -87,6 +89,26 @@ def test_compare_pairs_two_runs(runs) -> None:
     note.unlink()
     assert isinstance(invoke("compare", *runs).exception, CheckpointError)
     note.write_text(whole)
+
+
+def test_examples_that_share_a_number_alone_are_not_paired(runs, tmp_path: Path) -> None:
+    pair = [shutil.copytree(run, tmp_path / name) for run, name in zip(runs, "ab", strict=True)]
+    for run in pair:
+        assert invoke("evaluate", run, "--examples", 10, "--device", "cpu").exit_code == 0
+    records = pair[1] / "records" / "paper-ig.jsonl"
+    whole, gallery = records.read_text(), pair[1] / "records" / "paper-ig-gallery.npz"
+    first = json.loads(whole.splitlines()[0])["label"]
+    records.write_text(whole.replace(f'"label": {first}', f'"label": {first + 1}', 1))
+    assert f"number 0 has label {first} and {first + 1}" in str(invoke("compare", *pair).exception)
+    records.write_text(whole)
+    arrays = dict(np.load(gallery))
+    np.savez_compressed(gallery, **{**arrays, "image": 255 - arrays["image"]})
+    assert "is another image" in str(invoke("compare", *pair).exception)
+    gallery.unlink()
+    for run, digest in zip(pair, ("one", "two"), strict=True):
+        config = json.loads((run / "config.json").read_text())
+        (run / "config.json").write_text(json.dumps({**config, "examples": digest}))
+    assert "their digests differ" in str(invoke("compare", *pair).exception)
 
 
 def test_other_radii_and_splits_have_names_of_their_own(runs, tmp_path: Path) -> None:

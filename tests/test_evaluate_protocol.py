@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch import nn
 
+from robattr.auditing.settings import Settings
+from robattr.data import from_tensors
 from robattr.errors import InvalidInput
-from robattr.evaluate import integrated_gradients, paper, scaled, simple_gradient, strict
+from robattr.evaluate import for_dataset, integrated_gradients, paper, scaled, simple_gradient, strict
 from robattr.evaluate.run import evaluate
 from robattr.evaluate.suite import attribution_attacks, prediction_attacks
 
@@ -30,6 +32,17 @@ def test_the_papers_settings(dataset: str) -> None:
     assert (p.eps, p.alpha, p.steps, p.k, p.eval_k, p.pgd_alpha, p.pgd_steps) == TABLE[dataset]
     assert (p.N, p.repeats, p.strict) == (100, 3, False)
     assert p.bounds == ((0, 255) if dataset in {"gtsrb", "flower"} else (0, 1))
+
+
+def test_the_papers_radius_is_that_of_its_range() -> None:
+    """A dataset of that name in another range has ε = 8/255 of it, not 8."""
+    x, y = torch.rand(30, 3, 32, 32), torch.arange(30) % 3
+    for bounds, eps in (((0.0, 1.0), 8 / 255), ((-1.0, 1.0), 16 / 255), ((0.0, 255.0), 8)):
+        low, high = bounds
+        given = from_tensors(low + (high - low) * x, y, name="gtsrb", bounds=bounds)
+        assert for_dataset(given).eps == pytest.approx(eps)
+        assert Settings().base(given).eps == pytest.approx(eps)
+        assert for_dataset(given).bounds == bounds
 
 
 def test_strict_begins_with_the_papers_attacks() -> None:

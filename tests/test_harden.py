@@ -62,7 +62,7 @@ def test_hardening_from_end_to_end(plain: nn.Module, tmp_path) -> None:
     again = robattr.harden(plain, bars(), **call)  # all is there already
     assert all(torch.equal(value, new[name]) for name, value in again.model.state_dict().items())
     assert again.after == found.after
-    with pytest.raises(CheckpointError, match="another configuration"):
+    with pytest.raises(CheckpointError, match=r"hardening of another configuration .*--weights .*model.safetensors"):
         robattr.harden(plain, bars(), **{**call, "lr": 0.5})
     for other in ({"batch_norm": "train"}, {"freeze": []}):
         with pytest.raises(CheckpointError, match=r"\(training\): choose another folder with -o$"):

@@ -18,7 +18,8 @@ from robattr.errors import CheckpointError, InvalidInput
 from robattr.report import svg
 from robattr.report.distil import write_records
 from robattr.report.explorer import explorer
-from robattr.report.findings import finding
+from robattr.report.figures import grid
+from robattr.report.findings import finding, unlike
 from robattr.report.gallery import read_gallery, top_k
 from robattr.report.html import _commands, embedded, page, write_page
 from robattr.report.runs import groups, read_runs
@@ -295,3 +296,34 @@ def test_the_headline_names_the_highest_mean_and_says_who_is_as_good(tmp_path: P
         in said.headline
     )
     assert "Whether Madry et al. keeps more than IG-SUM-NORM is not settled: their intervals overlap." in said.cautions
+
+
+def test_images_of_another_size_and_other_images_of_the_same_number_are_kept_apart(tmp_path: Path) -> None:
+    small, large, other = (write_run(tmp_path / name, "natural") for name in ("small", "large", "other"))
+    gallery = "records/paper-ig-gallery.npz"
+    summary = json.loads((large / "records" / "paper-ig.json").read_text())
+    settings = {**summary["settings"], "k": 150, "eval_k": 150}
+    (large / "records" / "paper-ig.json").write_text(json.dumps({**summary, "settings": settings}))
+    arrays = dict(np.load(other / gallery))
+    np.savez_compressed(other / gallery, **{**arrays, "image": 255 - arrays["image"]})
+    found = groups(read_runs([small, large, other]))
+    assert [(g.k, len(g.members), g.title.split(" · ")[-1]) for g in found] == [
+        (100, 2, "k = 100"),
+        (150, 1, "k = 150"),
+    ]
+    assert len({g.key for g in found}) == 2
+    shown, alone = explorer(found)
+    assert len(shown["examples"]) == 2 * len(alone["examples"])  # no image stands for another
+    assert all(sum(model is not None for model in example["models"]) == 1 for example in shown["examples"])
+    assert grid(found[0]) is None
+    assert grid(found[1]) is not None
+
+
+def test_as_many_other_examples_are_not_measured_alike(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, "natural") for name in "ab"]
+    for run, digest in zip(runs, ("one", "two"), strict=True):
+        config = json.loads((run / "config.json").read_text())
+        (run / "config.json").write_text(json.dumps({**config, "examples": digest}))
+    (group,) = groups(read_runs(runs))
+    assert unlike(group) == ["other examples"]
+    assert "not measured alike (other examples)" in finding(group).headline

@@ -198,6 +198,10 @@ def test_no_path_of_a_machine_gets_into_a_record(tmp_path: Path) -> None:
         ("PYTHONPATH=/opt/a:/opt/b x", "PYTHONPATH=a:b x"),
         ("file:///home/me/x", "x"),
         (r"C:\Users\me\runs\mnist", "runs/mnist"),
+        ("robattr audit --data '/home/jane doe/Client (X)/images' -o x", "robattr audit --data 'images' -o x"),
+        ("robattr audit '--data=/srv/a b/c d/images'", "robattr audit '--data=images'"),
+        ("--data /srv/kunde,alpha/a=b/images --set a=/x/y,b=/z/w", "--data images --set a=y,b=w"),
+        ("/home/jane doe/my images", "my images"),
         ("T-shirt/top, ratio s(IG)/ℓ, 3 / 4", "T-shirt/top, ratio s(IG)/ℓ, 3 / 4"),
     ],
 )

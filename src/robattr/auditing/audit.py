@@ -132,10 +132,9 @@ def input_channels(model: nn.Module) -> int:
 
 
 def _folder(page: Path) -> Path:
-    folder = page.with_suffix("")
-    if folder == page or page.is_dir():
-        raise InvalidInput(f"expected the page to be a file with a suffix, as audit.html has, got {str(page)!r}")
-    return folder
+    if page.suffix.lower() not in (".html", ".htm") or page.is_dir():
+        raise InvalidInput(f"expected a page that ends in .html, as audit.html does, got {str(page)!r}")
+    return page.with_suffix("")
 
 
 def inside(skipped: Sequence[str], data: Data) -> list[str]:

@@ -19,7 +19,7 @@ from robattr.auditing.record import Watch, measure, record, silent
 from robattr.auditing.settings import Settings
 from robattr.auditing.subject import BatchNorm, Preprocessing, Subject, check_copy, check_examples, plain, subject
 from robattr.data import Dataset
-from robattr.errors import InvalidInput, UnsupportedModel
+from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel
 from robattr.evaluate.intervals import Comparison
 from robattr.evaluate.maps import Saliency
 from robattr.evaluate.summary import compare
@@ -29,6 +29,7 @@ from robattr.report.html import write_page
 from robattr.report.runs import Run as Audited
 from robattr.report.sections import Section
 from robattr.report.verdict import Verdict, sternest, verdict
+from robattr.train import checkpoint
 from robattr.train import settings as keys
 from robattr.train.checkpoint import write_atomically
 from robattr.train.directory import RunDirectory, read_config
@@ -161,6 +162,7 @@ def harden(
             run = replace(run, chunk=run.chunk or fits)
         if world.leads and tuned.preprocessed:
             _tell(tuned, RunDirectory(place / "hardened"))
+        _check_begun(run, RunDirectory(place / "hardened"), place)
         outcome = train(run, place / "hardened", dataset=given, model=tuned, device=device, resume=True)
         if not outcome.finished:
             return Hardened(_as_it_was(tuned, model), outcome, verdict(before), None, {}, None)
@@ -202,6 +204,17 @@ def _run(
             'objective="ig-sum-norm"'
         )
     return Given(**_shallow(run), given=objective)
+
+
+def _check_begun(run: Run, begun: RunDirectory, place: Path) -> None:
+    """Refuse to go on with a hardening that was begun otherwise."""
+    if not (begun.config.exists() and checkpoint.listed(begun.checkpoints)):
+        return
+    if differing := checkpoint.differences(run, read_config(begun)):
+        raise CheckpointError(
+            f"{place} holds a hardening of another configuration ({differing}): choose another folder with -o, and "
+            f"--weights {begun.weights} to start from its weights"
+        )
 
 
 def _check_derivatives(tuned: Subject, data: Dataset) -> None:

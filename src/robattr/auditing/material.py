@@ -175,6 +175,8 @@ def _of_tensors(
         check_bounds(inputs, bounds)
     if labels.shape != (len(inputs),) or labels.is_floating_point():
         raise InvalidInput(f"expected {len(inputs)} whole-number labels, got {tuple(labels.shape)} of {labels.dtype}")
+    if labels.min() < 0:
+        raise InvalidInput(f"expected labels from 0 on, got {int(labels.min())}: number the classes 0, 1, 2, …")
     whole = Split(inputs.float(), labels.long(), torch.arange(len(labels)))
     parts = partition(whole.labels, validation=held_out, test=held_out, seed=seed)
     train, held, tested = (whole.take(part) for part in parts)
@@ -185,6 +187,11 @@ def _of_tensors(
 def _relabelled(data: Dataset, classes: Sequence[str]) -> Dataset:
     """The dataset with each class at its place in `classes`."""
     place = {name: at for at, name in enumerate(classes)}
+    if twice := [name for name in data.classes if list(classes).count(name) > 1]:
+        raise InvalidInput(
+            f"the class names hold {twice[0]!r} more than once, so that its folder could belong to any of them: name "
+            "the classes and their folders apart"
+        )
     if missing := [name for name in data.classes if name not in place]:
         raise InvalidInput(
             f"the class folders {', '.join(map(repr, missing[:5]))} are not among the {len(place)} class names given: "

@@ -56,6 +56,7 @@ def record(
         "bounds": list(data.bounds),
         "preprocessing": {"mean": model.mean.tolist(), "std": model.std.tolist()} if model.preprocessed else None,
         "maps": [map.name for map in settings.chosen_maps(data)],
+        "protocols": settings.asked,
         "examples": digest(x, y),
         "seed": settings.seed,
         "attack": {"eps": base.eps, "steps": base.steps, "points": base.N, "seed": base.seed},

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from robattr.auditing.maps import maps
-from robattr.data import Dataset, names
+from robattr.data import Dataset
 from robattr.errors import InvalidInput, nearest
 from robattr.evaluate import protocol as protocols
 from robattr.evaluate.maps import Saliency
@@ -47,7 +47,7 @@ class Settings:
     def base(self, data: Dataset, *, values: int = 10) -> Protocol:
         """The paper's protocol for these data and maps of that many values."""
         made = protocols.scaled(data.name, pixels=values, bounds=data.bounds, eps=self.eps)
-        if self.eps is None and data.name in names():
+        if self.eps is None and protocols.is_the_papers(data):
             made = protocols.paper(data.name)
         steps, points = self.steps or made.steps, self.points or made.N
         return replace(made, steps=steps, N=points, pgd_steps=min(made.pgd_steps, steps), seed=self.seed)
@@ -56,8 +56,12 @@ class Settings:
         """The maps asked for."""
         return maps(self.maps, points=self.base(data).N, bounds=data.bounds)
 
+    @property
+    def asked(self) -> list[str]:
+        """The names of the protocols asked for."""
+        return list(protocols.PROTOCOLS) if self.protocol == "both" else [self.protocol]
+
     def protocols(self, data: Dataset, *, values: int) -> list[Protocol]:
         """The protocols asked for."""
         base = self.base(data, values=values)
-        asked = protocols.PROTOCOLS if self.protocol == "both" else (self.protocol,)
-        return [protocols.named(name, base) for name in asked]
+        return [protocols.named(name, base) for name in self.asked]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf, isclose, isfinite
 from typing import Any, Literal, Self
 
 import torch
@@ -35,6 +35,15 @@ class Preprocessing:
     def __post_init__(self) -> None:
         if not self.mean or not self.std or not all(map(isfinite, self.mean)) or any(not 0 < s < inf for s in self.std):
             raise InvalidInput(f"expected a finite mean and positive std, per channel or one for all, got {self}")
+
+    def agrees(self, other: Preprocessing) -> bool:
+        """Whether both do the same to every channel, but for the rounding of a file."""
+        pairs = ((self.mean, other.mean), (self.std, other.std))
+        return all(
+            (len(a) == len(b) or 1 in (len(a), len(b)))
+            and all(isclose(a[i % len(a)], b[i % len(b)], rel_tol=1e-5) for i in range(max(len(a), len(b))))
+            for a, b in pairs
+        )
 
     @classmethod
     def of(cls, given: Preprocessing | Mapping[str, Any] | None) -> Preprocessing | None:
@@ -136,6 +145,10 @@ def subject(
     The user's module is never changed: where its type, device or layers must be others, a copy is (or with `copy`).
     """
     module, notes = plain(model)
+    if layer := _quantised(module):
+        raise UnsupportedModel(
+            f"expected a model of floats, got the quantised layer {layer}: pass the model that was quantised"
+        )
     place = None if device is None else torch.device(device)
     tensors = [*module.parameters(), *(b for b in module.buffers() if b.is_floating_point())]
     kinds = {t.dtype for t in tensors if t.dtype != torch.float32 and t.is_floating_point()}
@@ -171,6 +184,14 @@ def plain(model: nn.Module) -> tuple[nn.Module, list[str]]:
             return model, notes
         notes.append(f"taken out of {type(model).__name__}, which has no usable second derivative")
         model = inside
+
+
+def _quantised(model: nn.Module) -> str:
+    """The name of a quantised layer, or an empty string: its weights are packed, no parameters."""
+    kinds = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized", "torchao.")
+    return next(
+        (name or "itself" for name, part in model.named_modules() if type(part).__module__.startswith(kinds)), ""
+    )
 
 
 def _copied(module: nn.Module) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import signal
 import sys
@@ -222,20 +223,29 @@ def _model(ref: str, weights: Path | None) -> nn.Module:
 def _preprocessing(mean: str | None, std: str | None, weights: Path | None) -> dict[str, Any] | None:
     """As given. Weights that were hardened behind a preprocessing would answer wrongly, and silently, without it."""
     from robattr._text import numbers
+    from robattr.auditing.subject import Preprocessing
     from robattr.train.directory import RunDirectory
 
     given = {key: numbers(text) for key, text in (("mean", mean), ("std", std)) if text is not None}
     here = None if weights is None else RunDirectory(weights.parent)
-    if not given and here is not None and here.weights == weights:
+    if here is None or here.weights != weights or not here.preprocessing.is_file():
+        return given or None
+    if not given:
         here.check_bare(f"give the --mean and --std in {here.preprocessing}")
-    return given or None
+    told = json.loads(here.preprocessing.read_text("utf-8"))
+    kept, asked = (Preprocessing(**{key: tuple(each) for key, each in one.items()}) for one in (told, given))
+    if not asked.agrees(kept):
+        raise InvalidInput(
+            f"{weights} was hardened behind {kept}, got {asked}: give the --mean and --std in {here.preprocessing}"
+        )
+    return given
 
 
 def _names(path: Path | None) -> list[str] | None:
     if path is None:
         return None
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()  # some editors begin a file with a mark
     except (OSError, UnicodeDecodeError) as cause:
         raise InvalidInput(f"the class names {path} could not be read ({cause}): expected a text file") from cause
     return [line.strip() for line in lines if line.strip()]

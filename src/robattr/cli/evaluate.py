@@ -152,6 +152,31 @@ def _check_alike(paths: list[Path]) -> None:
     odd = [f"{key} {one.get(key)} and {two.get(key)}" for key in one if one[key] != two.get(key) and key != "weights"]
     if odd:
         raise InvalidInput(f"the two were not evaluated alike ({', '.join(odd)}): evaluate both with the same settings")
+    if strangers := _strangers(paths):
+        raise InvalidInput(f"the two are of other examples ({strangers}): evaluate both on the same data")
+
+
+def _strangers(paths: list[Path]) -> str:
+    """How examples that share a number are known to be others: data of one name may hold other images."""
+    import numpy as np
+
+    from robattr.evaluate import gallery
+    from robattr.evaluate.records import read
+    from robattr.report.gallery import read_gallery
+    from robattr.train.directory import RunDirectory, read_config
+
+    labels = [{r["id"]: r["label"] for r in read(path)} for path in paths]
+    if odd := [i for i in labels[0] if labels[1].get(i, labels[0][i]) != labels[0][i]]:
+        return f"number {odd[0]} has label {labels[0][odd[0]]} and {labels[1][odd[0]]}"
+    kept = [gallery.beside(path) for path in paths]
+    if all(file.is_file() for file in kept):
+        one, two = ({int(i): x for i, x in zip(g.id, g.image, strict=True)} for g in map(read_gallery, kept))
+        if odd := [i for i in one if i in two and not np.array_equal(one[i], two[i])]:
+            return f"number {odd[0]} is another image"
+    runs = [RunDirectory(path.parent.parent) for path in paths]
+    digests = [read_config(run).get("examples") if run.config.is_file() else None for run in runs]
+    other = all(digests) and len(labels[0]) == len(labels[1]) and digests[0] != digests[1]
+    return "their digests differ" if other else ""
 
 
 def _subject(run: str, dataset: str | None, data_dir: Path | None) -> tuple[nn.Module, Dataset]:

@@ -22,8 +22,16 @@ DIGITS = 4
 SHOWN, GALLERY_BYTES = 8, 150_000
 UNSAID = ("platform",)  # of the environment: the kernel of one machine, which no reader needs
 
-# An absolute path, also after an option (-o/x, --out=/x) or a colon, but not an address (https://…) or a fraction.
-_PATH = re.compile(r"(?:(?<![\w./\\)\]-])|(?<=\s-\w))(?!//)(?:file://)?(?:~|[A-Za-z]:)?[/\\][^\s'\"=,;:()\[\]<>]+")
+_ROOT = r"(?:file://)?(?:~|[A-Za-z]:)?[/\\](?!/)"
+# In quotes a path may hold anything; a text that is nothing but a path, too.
+_QUOTED = re.compile(rf"(['\"])([\w-]+=)?({_ROOT}[^'\"]+)\1")
+_WHOLE = re.compile(rf"{_ROOT}(?:(?! -)[^'\"\n])+")
+# Elsewhere: an absolute path, also after an option (-o/x, --out=/x) or a colon, but not an address (https://…) or a
+# fraction. It ends at a mark that no further part of it follows.
+_PATH = re.compile(
+    rf"(?:(?<![\w./\\)\]-])|(?<=\s-\w))(?!//){_ROOT}"
+    r"(?:[^\s'\"=,;:()\[\]<>]|[=,;()\[\]](?![/\\~'\"\s])(?=[^\s'\"]*[/\\]))+"
+)
 
 
 def record(run: Run, evaluation: Evaluation, *, name: str | None = None) -> Record:
@@ -81,7 +89,10 @@ def write_records(
 def portable(value: Any) -> Any:
     """The same without absolute paths (what is left begins at `runs`, else is the last part) and without NaN."""
     if isinstance(value, str):
-        return _PATH.sub(lambda found: _tail(found.group()), value)
+        if _WHOLE.fullmatch(value):
+            return _tail(value)
+        quoted = _QUOTED.sub(lambda found: f"{found[1]}{found[2] or ''}{_tail(found[3])}{found[1]}", value)
+        return _PATH.sub(lambda found: _tail(found.group()), quoted)
     if isinstance(value, Mapping):
         return {key: portable(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -22,6 +22,7 @@ from robattr.report.svg import look
 
 Member = tuple[Run, Evaluation, Gallery]
 Place = tuple[Gallery, int, Mapping[str, Any]]
+Example = tuple[int, bytes]  # its number and its image
 
 BUDGET = 6_000_000  # characters of base64 the explorer of one page may take
 MOST_EXAMPLES = 48
@@ -36,11 +37,16 @@ def explorer(groups: Sequence[Group], *, budget: int = BUDGET) -> list[dict[str,
 def _walked(group: Group) -> list[Member]:
     """The models that kept the perturbed images, too; thinned galleries of large images have maps alone."""
     members = [(run, e, read_gallery(e.gallery)) for run, e in group.members if e.gallery]
-    return [member for member in members if member[2].walks]
+    walked = [member for member in members if member[2].walks]
+    return [m for m in walked if m[2].image.shape[1:] == walked[0][2].image.shape[1:]]
 
 
 def _group(group: Group, members: Sequence[Member], budget: int) -> dict[str, Any]:
-    where = [{int(i): g for g, i in enumerate(gallery.id)} for _, _, gallery in members]
+    # An example is its image: data of one name may hold others at its place.
+    where = [
+        {(int(i), image.tobytes()): g for g, (i, image) in enumerate(zip(gallery.id, gallery.image, strict=True))}
+        for _, _, gallery in members
+    ]
     # Examples every model has come first: those are the ones that can be compared.
     ids = sorted({i for places in where for i in places}, key=lambda i: (-sum(i in p for p in where), i))
     colours = shades([run for run, _ in group.members])
@@ -49,7 +55,7 @@ def _group(group: Group, members: Sequence[Member], budget: int) -> dict[str, An
     examples: list[dict[str, Any]] = []
     spent = 0
     for i in ids[:MOST_EXAMPLES]:
-        example = _example(i, [_place(member, p, i) for member, p in zip(members, where, strict=True)], group.k)
+        example = _example(i[0], [_place(member, p, i) for member, p in zip(members, where, strict=True)], group.k)
         spent += len(json.dumps(example)) + 2
         if examples and spent > budget:
             break
@@ -69,12 +75,12 @@ def _group(group: Group, members: Sequence[Member], budget: int) -> dict[str, An
     }
 
 
-def _place(member: Member, places: Mapping[int, int], i: int) -> Place | None:
+def _place(member: Member, places: Mapping[Example, int], i: Example) -> Place | None:
     """Where a model's gallery holds example i, with its record; None where it does not hold it."""
     _, evaluation, gallery = member
     if i not in places:
         return None
-    return gallery, places[i], next((r for r in evaluation.records if r.get("id") == i), {})
+    return gallery, places[i], next((r for r in evaluation.records if r.get("id") == i[0]), {})
 
 
 def _example(i: int, places: Sequence[Place | None], k: int) -> dict[str, Any]:

@@ -63,8 +63,9 @@ def grid(group: Group, *, rows: int = 4) -> Any | None:
         if len(shown) > MOST_MODELS:
             shown = list({key(run): (run, e) for run, e in reversed(shown)}.values())[::-1]
     members = [(run, e, read_gallery(e.gallery)) for run, e in shown if e.gallery]
-    shared = [int(i) for i in members[0][2].id if all(i in g.id for _, _, g in members)] if members else []
-    if not shared:
+    first = members[0][2] if members else None
+    shared = [int(i) for i in first.id if all(_same(first, g, i) for _, _, g in members)] if first else []
+    if first is None or not shared:
         return None
     chosen = _telling(shared, members[0][1], rows)
     columns = 1 + 2 * len(members)
@@ -73,7 +74,6 @@ def grid(group: Group, *, rows: int = 4) -> Any | None:
         len(chosen), columns, squeeze=False, gridspec_kw={"wspace": 0.06, "hspace": 0.34, "width_ratios": [1] * columns}
     )
     for row, i in zip(axes, chosen, strict=True):
-        first = members[0][2]
         _image(row[0], first.image[_place(first, i)])
         name = textwrap.fill(_class(group, int(first.label[_place(first, i)])), 16)
         row[0].set_ylabel(name, fontsize=8, rotation=0, ha="right", va="center", labelpad=6)
@@ -247,6 +247,11 @@ def _colour(shade: int) -> str:
 
 def _place(gallery: Gallery, i: int) -> int:
     return int(np.flatnonzero(gallery.id == i)[0])
+
+
+def _same(one: Gallery, other: Gallery, i: int) -> bool:
+    """Whether both hold example i, and it is the same image."""
+    return i in other.id and np.array_equal(one.image[_place(one, i)], other.image[_place(other, i)])
 
 
 def _record(evaluation: Evaluation, i: int) -> Mapping[str, Any]:

@@ -33,13 +33,17 @@ def finding(group: Group) -> Finding:
 
 
 def unlike(group: Group) -> list[str]:
-    """The settings, but for the seed, on which the evaluations differ (`eps 0.03 and 0.1`): each audit has its own."""
+    """The settings, but for the seed, on which the evaluations differ (`eps 0.03 and 0.1`): each audit has its own.
+
+    And the examples, where as many have another digest: folders of one name may hold other images.
+    """
     every = [e.summary.get("settings") or {} for _, e in group.members]
     odd = []
     for key in dict.fromkeys(key for settings in every for key in settings if key != "seed"):
         values = dict.fromkeys(_short(settings.get(key)) for settings in every)
         odd += [f"{key} {' and '.join(values)}"] if len(values) > 1 else []
-    return odd
+    digests = {(e.examples, run.config["examples"]) for run, e in group.members if run.config.get("examples")}
+    return [*odd, "other examples"] if len({count for count, _ in digests}) < len(digests) else odd
 
 
 def alarms(group: Group) -> list[tuple[str, str]]:

@@ -41,6 +41,12 @@ class Evaluation:
         """How many examples it is of."""
         return int(self.summary.get("examples") or len(self.records))
 
+    @property
+    def k(self) -> int:
+        """The k of its top-k intersection (the evaluation's, where it differs from the attack's)."""
+        settings = self.summary.get("settings", {})
+        return int(settings.get("eval_k", settings.get("k", 100)))
+
     def scores(self, name: str, *, of: Container[Any] | None = None) -> list[float]:
         """The values of a score over the examples that have one (the correctly classified), or over those in `of`."""
         shown = (r for r in self.records if of is None or r["id"] in of)
@@ -77,20 +83,25 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs measured alike, so that their numbers may be compared: one dataset, one protocol, one kind of map."""
+    """Runs measured alike, so that their numbers may be compared: one dataset, one protocol, one kind of map, one k.
+
+    `beside` others of another k (images of another size) it says its own.
+    """
 
     dataset: str
     protocol: str
     map_name: str
     members: tuple[tuple[Run, Evaluation], ...]
+    beside: bool = False
 
     @property
     def title(self) -> str:
-        return f"{self.dataset} · {self.protocol} protocol · {self.map_name} maps"
+        k = f" · k = {self.k}" if self.beside else ""
+        return f"{self.dataset} · {self.protocol} protocol · {self.map_name} maps{k}"
 
     @property
     def key(self) -> str:
-        return f"{self.dataset}-{self.protocol}-{self.map_name}"
+        return f"{self.dataset}-{self.protocol}-{self.map_name}" + (f"-k{self.k}" if self.beside else "")
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -102,9 +113,8 @@ class Group:
 
     @property
     def k(self) -> int:
-        """The k of top-k (the evaluation's, where it differs from the attack's)."""
-        settings = self.members[0][1].summary.get("settings", {})
-        return int(settings.get("eval_k", settings.get("k", 100)))
+        """The k of its members' top-k intersections."""
+        return self.members[0][1].k
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -186,15 +196,16 @@ def read_runs(paths: Iterable[str | Path]) -> tuple[Run, ...]:
 
 def groups(runs: Iterable[Run]) -> tuple[Group, ...]:
     """The evaluations of the runs, gathered where they are comparable, in order of appearance."""
-    gathered: dict[tuple[str, str, str], list[tuple[Run, Evaluation]]] = {}
+    gathered: dict[tuple[str, str, str, int], list[tuple[Run, Evaluation]]] = {}
     for run in runs:
         for evaluation in run.evaluations:
             summary = evaluation.summary
             dataset, foreign = measured_on(run.config, summary)
-            key = (dataset, str(summary.get("protocol", "?")), str(summary.get("map", "?")))
+            key = (dataset, str(summary.get("protocol", "?")), str(summary.get("map", "?")), evaluation.k)
             named = replace(run, name=f"{run.name}, trained on {run.dataset}") if foreign else run
             gathered.setdefault(key, []).append((named, evaluation))
-    return tuple(Group(*key, tuple(members)) for key, members in gathered.items())
+    alike = Counter(key[:3] for key in gathered)
+    return tuple(Group(*key[:3], tuple(m), beside=alike[key[:3]] > 1) for key, m in gathered.items())
 
 
 def measured(runs: Iterable[Run]) -> tuple[Group, ...]:

@@ -48,7 +48,7 @@ def verdict(run: Run) -> Verdict:
     main = sternest(run)
     settings, topk = main.summary["settings"], column(main, "topk")
     level = judged(topk)
-    doubts = doubts_of(main)
+    doubts = (*_unfinished(run), *doubts_of(main))
     doubted = _doubted(level, doubts)
     k = int(settings["eval_k"])
     places = "most important place" if k == 1 else f"{k} most important places"
@@ -86,6 +86,14 @@ def judged(topk: Mapping[str, Any]) -> Level:
 def doubts_of(e: Evaluation) -> tuple[str, ...]:
     """What an evaluation holds against itself: its alarms, noise that outdoes the attack, scores nobody measured."""
     return (*(str(alarm) for alarm in e.summary.get("alarms") or ()), *(said for said, _ in _reservations(e)))
+
+
+def _unfinished(run: Run) -> tuple[str, ...]:
+    """What the audit was asked for and has not measured: it was stopped before."""
+    done = {(str(e.summary["protocol"]), str(e.summary["map"])) for e in run.evaluations}
+    asked = [(str(p), str(m)) for p in run.config.get("protocols", ()) for m in run.config.get("maps", ())]
+    missing = [f"{protocol} protocol, {name} maps" for protocol, name in asked if (protocol, name) not in done]
+    return (f"the audit is unfinished: not measured yet are {'; '.join(missing)}",) if missing else ()
 
 
 def _doubted(level: Level, doubts: tuple[str, ...]) -> bool:
@@ -176,6 +184,8 @@ def _findings(run: Run, main: Evaluation) -> Iterable[str]:
 
 def _next_steps(run: Run, main: Evaluation, level: Level) -> Iterable[str]:
     accuracy, topk = column(main, "nat_acc").get("value"), column(main, "topk")
+    if _unfinished(run):
+        yield "Finish the audit: the command that began it continues."
     if main.summary.get("alarms"):
         yield "Read what the measurement holds against itself: until that is settled the numbers may flatter."
     for _, remedy in _reservations(main):
