@@ -229,6 +229,14 @@ def test_a_folder_of_images_with_its_class_names(tmp_path) -> None:
         material(top)
 
 
+def test_a_name_that_is_a_dataset_and_a_folder_is_not_guessed(tmp_path, monkeypatch) -> None:
+    folder(tmp_path / "mnist", each=4)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match=r"a dataset and a folder here: write \./mnist"):
+        material("mnist")
+    assert len(material("./mnist").train) + len(material("./mnist").test) < 100  # the folder's few, not MNIST's
+
+
 def test_examples_come_from_what_was_set_apart(tmp_path) -> None:
     for name, each in (("train", 8), ("val", 2)):
         folder(tmp_path / name, each=each)
@@ -271,7 +279,12 @@ def test_data_in_other_forms() -> None:
             material((x, y), bounds=bounds)
     parts = material((x, y), held_out=0.25)
     assert [len(parts.train), len(parts.validation), len(parts.test)] == [6, 3, 3]
-    assert isinstance(material("fashion-mini"), Dataset)
+    mini = material("fashion-mini")
+    assert isinstance(mini, Dataset)
+    turned = material("fashion-mini", classes=mini.classes[::-1])
+    assert torch.equal(turned.test.labels, 9 - mini.test.labels)
+    with pytest.raises(InvalidInput, match="got None"):
+        material(None)
     with pytest.raises(InvalidInput, match="labels from 0 on, got -1"):
         material((x, 2 * (y > 0).long() - 1))
     for wrong in ((x.long(), y), (x, y.float()), (x, y[:3]), (x[:0], y[:0])):
@@ -286,7 +299,7 @@ def test_data_in_other_forms() -> None:
         {"maps": "ig,ig"},
         {"maps": "captum:Occlusion"}, {"maps": "elsewhere:Map"}, {"out": "audit"}, {"out": "audit.pdf"},
         {"bounds": (0.0, 0.5)},
-        {"device": "tpu"}, {"seed": -1},
+        {"device": "tpu"}, {"seed": -1}, {"eps": "8/255"}, {"size": 14}, {"channels": 3},
     ],
 )  # fmt: skip
 def test_mistakes_are_refused_with_a_reason(plain: nn.Module, wrong: dict, tmp_path, monkeypatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from audit_fixtures import factory, folder
 from robattr.cli import app
+from robattr.cli.audit import _model
 from robattr.models import save_model
 
 HERE = Path(__file__).parent
@@ -107,9 +109,26 @@ def test_the_doctor_command(place: Path) -> None:
     good = run("doctor", "--model", "audit_fixtures:factory", "--data", "images", "--device", "cpu", "--batch", "2")
     assert good.exit_code == 0, good.output
     assert "second derivatives exist" in good.output
+    for shape in ("3,8,8.5", "abc", "0,8,8"):
+        wrong = run("doctor", "--model", "audit_fixtures:factory", "--shape", shape)
+        assert "whole numbers such as 3,224,224" in str(wrong.exception)
+    both = run("doctor", "--model", "audit_fixtures:factory", "--data", "images", "--shape", "3,8,8", "--device", "cpu")
+    assert "leave one of them out" in both.output
     bad = run("doctor", "--model", "audit_fixtures:probable", "--shape", "3,8,8", "--device", "cpu")
     assert bad.exit_code == 1
     assert "drop the last softmax" in bad.output
+
+
+def test_a_run_of_the_users_own_network_is_rebuilt_by_its_factory(place: Path) -> None:
+    trained = place / "trained"
+    trained.mkdir()
+    net = factory()
+    with torch.no_grad():
+        net.head.bias.add_(1.0)
+    save_model(net, trained / "model.safetensors")
+    (trained / "config.json").write_text(json.dumps({"model": "audit_fixtures:factory", "dataset": "images"}))
+    found = _model("trained", None)
+    assert torch.equal(found.head.bias, net.head.bias)
 
 
 def test_a_model_without_its_factory_is_explained(place: Path) -> None:

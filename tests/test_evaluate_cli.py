@@ -121,6 +121,28 @@ def test_other_radii_and_splits_have_names_of_their_own(runs, tmp_path: Path) ->
     assert json.loads((tmp_path / "paper@3steps@transfer-sg.settings").read_text())["settings"]["source"]
 
 
+def test_a_refused_command_discards_and_measures_nothing(runs, tmp_path: Path) -> None:
+    words = ("evaluate", runs[0], "--examples", 6, "--device", "cpu", "--out", tmp_path)
+    assert invoke(*words, "--maps", "sg").exit_code == 0
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    for wrong in (("--maps", "sg", "--precision", "fp16"), ("--maps", "sg,igg"), ("--maps", "sg,sg")):
+        assert isinstance(invoke(*words, "--fresh", *wrong).exception, InvalidInput)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_run_is_evaluated_on_another_dataset_by_its_own_network(runs) -> None:
+    model, shown = command._subject(str(runs[0]), "fashion-mini", None)
+    assert (type(model).__name__, shown.name) == (type(small_cnn()).__name__, "fashion-mini")
+
+
+def test_a_hardened_run_is_sent_to_the_audit(runs, tmp_path: Path) -> None:
+    run = shutil.copytree(runs[0], tmp_path / "hardened")
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "recipe": "harden"}))
+    refused = str(invoke("evaluate", run).exception)
+    assert f"robattr audit --model FACTORY --weights {run / 'model.safetensors'}" in refused
+
+
 def test_fresh_discards_earlier_records(runs, tmp_path: Path) -> None:
     words = ("--examples", 6, "--maps", "sg", "--device", "cpu", "--out", tmp_path)
     assert invoke("evaluate", runs[0], *words).exit_code == 0

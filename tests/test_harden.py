@@ -200,6 +200,21 @@ def test_a_state_of_more_than_tensors_is_audited_but_not_hardened(tmp_path) -> N
         robattr.harden(net, bars(), out=tmp_path, device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "argument"), [("dataset", "mnist", "data"), ("eps", 0.3, "eps"), ("method", "madry", "objective")]
+)
+def test_what_an_argument_decides_is_no_change(plain, key: str, value: object, argument: str, tmp_path) -> None:
+    with pytest.raises(InvalidInput, match=rf"{key} is not among the changes: the argument `{argument}`"):
+        robattr.harden(plain, bars(), out=tmp_path / "h", changes={key: value}, **QUICK)
+    assert not (tmp_path / "h").exists()
+
+
+def test_one_paired_example_has_a_difference_and_no_interval(plain: nn.Module, tmp_path) -> None:
+    robattr.harden(plain, bars(), objective="natural", out=tmp_path / "h", **{**QUICK, "examples": 1})
+    text = (tmp_path / "h" / "report.html").read_text()
+    assert "nan" not in text.lower().replace("nano", "")
+
+
 def test_mistakes_are_refused(plain: nn.Module, tmp_path) -> None:
     for wrong in ({"objective": "ig-nrm"}, {"held_out": 0.0}, {"changes": {"m": 0}}, {"changes": {"mm": 1}}):
         with pytest.raises(robattr.RobattrError, match=r".{15}"):
@@ -208,8 +223,8 @@ def test_mistakes_are_refused(plain: nn.Module, tmp_path) -> None:
 
 def test_settings_that_a_given_objective_would_not_heed_are_refused(plain: nn.Module, tmp_path) -> None:
     rho = robattr.objectives.natural()
-    ramps = {"changes": {"weight_ramp": (0, 9), "eps": 0.1}}
-    for wrong, words in ((ramps, "eps, weight_ramp would"), ({"chunk": 2}, "chunk")):
+    ramps = {"changes": {"weight_ramp": (0, 9), "m": 3}}
+    for wrong, words in ((ramps, "m, weight_ramp would"), ({"chunk": 2}, "chunk")):
         with pytest.raises(InvalidInput, match=rf"{words}.*no effect on an objective of your own: build it with"):
             robattr.harden(plain, bars(), objective=rho, out=tmp_path / "h", **QUICK, **wrong)
 

@@ -59,6 +59,12 @@ def test_a_network_that_does_not_fit(tmp_path, make: Callable[[], nn.Module], wo
     assert not checkpoint.listed(tmp_path / "run" / "checkpoints")
 
 
+def test_a_batch_of_more_than_there_are_is_announced(tmp_path, capsys) -> None:
+    run = replace(QUICK, steps=1, batch=10_000)
+    train(run, tmp_path / "run", dataset=tiny_data(), model=tiny_net(), device="cpu")
+    assert "batch=10000 is more than there are: every step takes all" in "".join(capsys.readouterr())
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

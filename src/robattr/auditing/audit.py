@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from robattr._text import printable
-from robattr.auditing.material import Data, material
+from robattr.auditing.material import Data, check_folder, material
 from robattr.auditing.record import Watch, record, silent
 from robattr.auditing.settings import ProtocolName, Settings
 from robattr.auditing.subject import Preprocessing, subject
@@ -80,6 +80,7 @@ def audit(
                     continues an interrupted audit from them. None: nothing is kept
     """
     settings = Settings(eps, maps, protocol, examples, steps, points, seed, compiled)
+    check_folder(data, size=size, channels=channels)
     with join(device) as world, TemporaryDirectory() as scratch:
         if out is None and world.size > 1:
             raise InvalidInput("several processes share an audit through its folder: say where, out='audit.html'")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from robattr.auditing import checks
 from robattr.auditing.audit import READ, input_channels, own_classes
-from robattr.auditing.material import Bounds, Data, chosen, material
+from robattr.auditing.material import Bounds, Data, check_folder, chosen, material
 from robattr.auditing.patient import Check, Patient, Plan
 from robattr.auditing.subject import Preprocessing, subject
 from robattr.errors import InvalidInput, RobattrError
@@ -63,6 +63,7 @@ def doctor(
     except RobattrError as cause:
         return Diagnosis((Check("form", "fail", str(cause), "mend this first; the other checks need it"),))
     try:
+        check_folder(data, size=size, channels=None if data is None else channels)
         x, y, bounds = _probe(
             ready, data, bounds=bounds, shape=shape, size=size, channels=channels or input_channels(model),
             classes=classes or (own_classes(model, data) if data is not None else None),
@@ -103,6 +104,8 @@ def _probe(
 ) -> tuple[Tensor, Tensor | None, Bounds]:
     """A few examples and their range: the user's, else random ones."""
     if data is not None:
+        if shape is not None:
+            raise InvalidInput(f"shape {tuple(shape)} is of random inputs, and there are data: leave one of them out")
         given = material(data, bounds=bounds, size=size, channels=channels, classes=classes, limit=READ, checked=False)
         x, y, _ = chosen(given, PROBED)
         return x, y, given.bounds

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import nn
 from robattr.auditing.audit import input_channels, inside, own_classes
 from robattr.auditing.checks import REPLACE, second_derivatives
 from robattr.auditing.cost import chunk_that_fits
-from robattr.auditing.material import Data, chosen, material
+from robattr.auditing.material import Data, check_folder, chosen, material
 from robattr.auditing.record import Watch, measure, record, silent
 from robattr.auditing.settings import Settings
 from robattr.auditing.subject import BatchNorm, Preprocessing, Subject, check_copy, check_examples, plain, subject
@@ -42,9 +43,14 @@ from robattr.train.step import has_ig
 CALLED = "robattr.harden(model, data, ...)  # in Python, with the settings listed above"
 WEIGHTS = {"ig-norm": 1.0, "ig-sum-norm": 0.1}  # the paper's λ and β
 OF_THE_OBJECTIVE = (
-    "method", "weight", "weight_ramp", "eps", "eps_ramp", "norm", "attack_steps", "step_size", "m", "m_attack", "rule",
-    "chunk", "power", "gamma", "budget", "gamma_rate",
+    "weight", "weight_ramp", "eps_ramp", "norm", "attack_steps", "step_size", "m", "m_attack", "rule", "chunk", "power",
+    "gamma", "budget", "gamma_rate",
 )  # fmt: skip
+ARGUMENTS = {
+    "dataset": "data", "model": "model", "recipe": "objective", "method": "objective", "warm_start": "model",
+    **{key: key for key in ("eps", "steps", "batch", "lr", "seed", "chunk")},
+}  # fmt: skip
+"""Keys of a run that an argument (and an option) of `harden` decides."""
 TITLES = {"nat_acc": "Nat Acc.", "adv_acc": "Adv Acc.", "topk": "TopK Inter.", "kendall": "Rank Corr."}
 
 
@@ -118,13 +124,14 @@ def harden(
                  moves them by the clean inputs
     freeze       names of layers that keep their weights
     chunk        nodes of the path held in memory at once; None: as many as fit (an objective of your own has its own)
-    changes      any further keys of `robattr.train.Run`, such as dict(weight=0.5, attack_steps=10)
+    changes      further keys of `robattr.train.Run` that no argument says, such as dict(weight=0.5, attack_steps=10)
     held_out     share of each class kept for validation, and as much for the audits, where the data have no splits
 
     The weights are left in hardened/model.safetensors: `robattr.models.load_weights(your_module, file)`; the
     preprocessing, which is no part of them, in hardened/preprocessing.json.
     """
     place = Path(out)
+    check_folder(data, size=size, channels=channels)
     given = material(
         data,
         bounds=bounds,
@@ -137,6 +144,8 @@ def harden(
     if not len(given.test):
         raise InvalidInput("nothing is set apart to audit on: raise held_out, or add examples (a test folder)")
     audited = Settings(eps, maps, "paper", examples, audit_steps, points, seed)
+    if own := next((key for key in changes or () if key in ARGUMENTS), None):
+        raise InvalidInput(f"{own} is not among the changes: the argument `{ARGUMENTS[own]}` decides it")
     asked = {**(changes or {}), **({} if chunk is None else {"chunk": chunk})}
     run = _run(objective, given, audited, steps=steps, batch=batch, lr=lr, seed=seed, changes=asked)
     with join(device) as world:
@@ -265,9 +274,10 @@ def _page(before: Audited, after: Audited, found: Mapping[str, Comparison], path
             d, p = found[key].difference, found[key].p_value
             share = key != "kendall"
             scale, digits = (100, 1) if share else (1, 3)
-            spread = f"[{scale * d.low:+.{digits}f}, {scale * d.high:+.{digits}f}]"
-            unit = " points" if share else ""
-            rows.append((title, f"{scale * d.value:+.{digits}f}{unit}", spread, f"{p:.3f}", str(d.n)))
+            known = isfinite(d.low)  # of one example there is no interval, of none no difference
+            spread = f"[{scale * d.low:+.{digits}f}, {scale * d.high:+.{digits}f}]" if known else "–"
+            change = f"{scale * d.value:+.{digits}f}{' points' if share else ''}" if d.n else "–"
+            rows.append((title, change, spread, f"{p:.3f}" if known else "–", str(d.n)))
     said = "After minus before, example by example, with 95% intervals and the p-value of a paired test."
     columns = ("", "Difference", "Interval", "p", "Examples")
     changed = Section("Before and after", (said,), columns=columns, rows=tuple(rows))

@@ -61,11 +61,15 @@ def material(
     """
     if not (isinstance(bounds, tuple | list) and len(bounds) == 2 and -inf < bounds[0] < bounds[1] < inf):
         raise InvalidInput(f"expected bounds (low, high), finite and rising, as (0, 1) or (0, 255), got {bounds!r}")
+    if data is None:
+        raise InvalidInput("expected data: a folder of class folders, a dataset, or a pair (x, y), got None")
+    if isinstance(data, str) and data in datasets.names():
+        if Path(data).is_dir():
+            raise InvalidInput(f"{data} is a dataset and a folder here: write ./{data} for the folder, or go elsewhere")
+        data = datasets.load(data)
     if isinstance(data, Dataset):
-        return _bounded(data, bounds)
+        return _bounded(data if classes is None else _relabelled(data, classes), bounds)
     if isinstance(data, str | Path):
-        if str(data) in datasets.names() and not Path(data).exists():
-            return _bounded(datasets.load(str(data)), bounds)
         if not Path(data).expanduser().is_dir():
             known = nearest(str(data), datasets.names())
             raise DataError(f"{data} is neither a folder of class folders of images nor a dataset: {known}")
@@ -94,6 +98,14 @@ def material(
                 x, y, bounds=bounds, classes=classes, validation=held_out, test=held_out, seed=seed, name="dataset"
             )
     return _of_tensors(x, y, bounds=bounds, classes=classes, held_out=held_out, seed=seed, checked=checked)
+
+
+def check_folder(data: Data | None, **asked: object) -> None:
+    """Refuse what is said of a folder's images where the data are none."""
+    folder = isinstance(data, str | Path) and not (isinstance(data, str) and data in datasets.names())
+    if idle := [name for name, value in asked.items() if value is not None and not folder]:
+        said = " and ".join(idle)
+        raise InvalidInput(f"{said}: that is how a folder's images are read, and the data are no folder: leave it out")
 
 
 def common_size(folder: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Literal, TypeAlias
 
 from robattr.auditing.maps import maps
@@ -36,8 +37,8 @@ class Settings:
             raise InvalidInput(
                 f"unknown protocol {self.protocol!r}: {nearest(self.protocol, ('both', 'paper', 'strict'))}"
             )
-        if self.eps is not None and not self.eps > 0:
-            raise InvalidInput(f"eps must be above 0, got {self.eps}")
+        if self.eps is not None and not (isinstance(self.eps, Real) and self.eps > 0):
+            raise InvalidInput(f"eps must be a number above 0, as 8 / 255 is, got {self.eps!r}")
         if self.seed < 0:
             raise InvalidInput(f"seed must be at least 0, got {self.seed}")
         for name in ("examples", "steps", "points"):

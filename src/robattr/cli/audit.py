@@ -186,14 +186,14 @@ def doctor(
     from rich.console import Console
     from rich.markup import escape
 
-    from robattr._text import interval, numbers, printable
+    from robattr._text import interval, printable
     from robattr.auditing import Plan
     from robattr.auditing import doctor as examine
 
     found = examine(
         _model(model, weights), data,
         bounds=interval(bounds), preprocessing=_preprocessing(mean, std, weights),
-        shape=None if shape is None else [int(side) for side in numbers(shape)],
+        shape=None if shape is None else _sides(shape),
         size=size, channels=channels, classes=_names(classes),
         plan=Plan(m, m_attack, attack_steps, batch), device=device,
     )  # fmt: skip
@@ -206,10 +206,22 @@ def doctor(
         raise typer.Exit(1)
 
 
+def _sides(text: str) -> list[int]:
+    """`"3,224,224"` -> [3, 224, 224]."""
+    sides = [part.strip() for part in text.split(",")]
+    if not all(side.isdecimal() and int(side) for side in sides):
+        raise InvalidInput(f"expected a shape of whole numbers such as 3,224,224, got {text!r}")
+    return [int(side) for side in sides]
+
+
 def _model(ref: str, weights: Path | None) -> nn.Module:
     """The user's model. A factory is the user's own code: say so before running it."""
     from robattr import models
+    from robattr.train.directory import RunDirectory, read_config
 
+    here = RunDirectory(Path(ref))
+    if here.config.is_file() and weights is None and ":" in (factory := str(read_config(here).get("model", ""))):
+        ref, weights = factory, here.weights  # a run of the user's own network, which its file cannot rebuild
     if ":" in ref:
         _say(f"importing {ref}: this runs its code")
         made = models.from_factory(ref)

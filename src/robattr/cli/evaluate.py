@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,11 +67,9 @@ def evaluate(
 
     It may be stopped at any moment: the same command continues. On several GPUs: torchrun … -m robattr evaluate RUN.
     """
-    from torch import distributed
-
     from robattr._text import number
     from robattr.evaluate.maps import by_name
-    from robattr.evaluate.run import Place, discard
+    from robattr.evaluate.run import Place
     from robattr.evaluate.run import evaluate as begin
     from robattr.train.distributed import join
 
@@ -80,6 +79,10 @@ def evaluate(
     source = None if transfer is None else _subject(transfer, dataset, data_dir)[0]
     if source is not None:
         settings = replace(settings, name=f"{settings.name}@transfer")
+    names = [name.strip() for name in maps.split(",")]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InvalidInput(f"expected each map once, got {twice!r} more than once in {maps!r}")
+    asked = [by_name(name, N=settings.N, bounds=settings.bounds) for name in names]
     folder = out or _records(Path(run))
     x, y, ids = data.examples(split, examples)
     with join(device) as world:
@@ -87,12 +90,7 @@ def evaluate(
         source = None if source is None else source.to(world.device)
         typed = shlex.join(["robattr", *sys.argv[1:]])
         about = {"run": run, "split": split, "command": typed}
-        for name in maps.split(","):
-            map = by_name(name.strip(), N=settings.N, bounds=settings.bounds)
-            if fresh and world.leads:
-                discard(folder, settings, map)
-            if world.size > 1:
-                distributed.barrier()
+        for map in asked:
             with _progress(f"{settings.name} {map.name}", shown=world.leads) as progress:
                 found = begin(
                     model,
@@ -102,7 +100,7 @@ def evaluate(
                     map=map,
                     ids=ids.tolist(),
                     source=source,
-                    place=Place(folder, world.rank, world.size),
+                    place=Place(folder, world.rank, world.size, fresh=fresh),
                     about=about,
                     arithmetic=precision,
                     compiled=world.device.type == "cuda" if compiled is None else compiled,
@@ -137,9 +135,13 @@ def compare(
         d = found.difference
         scale, unit = (100, " points") if name in PERCENT else (1, "")
         form = "+.2f" if name in PERCENT else "+.4f"
-        interval = f"[{format(scale * d.low, form)}, {format(scale * d.high, form)}]"
+        interval = f"[{format(scale * d.low, form)}, {format(scale * d.high, form)}]" if isfinite(d.low) else "–"
         table.add_row(
-            COLUMNS.get(name, name), format(scale * d.value, form) + unit, interval, f"{found.p_value:.4f}", str(d.n)
+            COLUMNS.get(name, name),
+            format(scale * d.value, form) + unit if d.n else "–",
+            interval,
+            f"{found.p_value:.4f}" if isfinite(d.low) else "–",
+            str(d.n),
         )
     Console().print(table)
 
@@ -195,10 +197,17 @@ def _subject(run: str, dataset: str | None, data_dir: Path | None) -> tuple[nn.M
         here.check_bare(
             f"use robattr audit with --weights {here.weights} and the --mean and --std in {here.preprocessing}"
         )
+        if config.get("recipe") == "harden":
+            raise InvalidInput(
+                f"{run} was hardened from a model of yours, which it does not hold: use robattr audit --model FACTORY "
+                f"--weights {here.weights}"
+            )
         trained = settings.change(Run(), config)
-        shown = data.load(dataset, data_dir) if dataset else load_dataset(trained, data_dir)
         if not here.weights.is_file():
             raise InvalidInput(f"{run} has no weights yet: finish it with robattr train --resume --out {run}")
+        if dataset and models.has_spec(here.weights):  # the network is the file's, whatever the data
+            return models.load_model(here.weights), data.load(dataset, data_dir)
+        shown = data.load(dataset, data_dir) if dataset else load_dataset(trained, data_dir)
         return models.load_weights(build_model(trained, shown), here.weights), shown
     known = dataset or run.split("/")[0]
     if known not in data.names():

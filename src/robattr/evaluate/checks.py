@@ -80,6 +80,8 @@ def check_attack(
     for name, value, least in (("alpha", alpha, 0), ("steps", steps, 1), ("restarts", restarts, 1), ("seed", seed, 0)):
         if not value >= least:
             raise InvalidInput(f"expected {name} of at least {least}, got {value}")
+        if name != "alpha" and not isinstance(value, int):
+            raise InvalidInput(f"expected {name} to be a whole number, got {value!r}")
     check_bounds(x, bounds)
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, distributed, nn
 
 from robattr._version import __version__
 from robattr.engine import in_use, precision
+from robattr.errors import InvalidInput
 from robattr.evaluate import gallery
 from robattr.evaluate.checks import check, check_kinds, check_source
 from robattr.evaluate.diagnostics import accuracies, alarms, score_against_eps
@@ -49,11 +50,19 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an evaluation is written, and which share of the work is this process's."""
+    """Where an evaluation is written, and which share of the work is this process's.
+
+    With `fresh`, what an earlier one of the same name left there is discarded, once everything has been checked.
+    """
 
     folder: Path
     rank: int = 0
     world: int = 1
+    fresh: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.folder, Path):
+            raise InvalidInput(f"expected a pathlib.Path as the folder, got {self.folder!r}")
 
 
 def evaluate(
@@ -93,6 +102,9 @@ def evaluate(
             records = job.measured(progress)
             return Evaluation(records, job.summary(records, about, began))
         path = place.folder / f"{protocol.name}-{map.name}.jsonl"
+        if place.fresh and place.rank == 0:
+            discard(place.folder, protocol, map)
+        _wait_for_all(place)
         records, earlier = job.recorded(path, place, progress)
         if place.rank == 0 and not job.finished(path):
             job.write_gallery(path, records)

@@ -19,6 +19,7 @@ from robattr.models.resnet import wide_resnet as wide_resnet
 from robattr.models.smooth import Smooth as Smooth
 from robattr.models.smooth import smooth as smooth
 from robattr.models.store import halve as halve
+from robattr.models.store import has_spec as has_spec
 from robattr.models.store import load_model as load_model
 from robattr.models.store import load_weights as load_weights
 from robattr.models.store import read_metadata as read_metadata

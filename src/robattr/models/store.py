@@ -127,6 +127,11 @@ def read_metadata(ref: str | Path) -> dict[str, str]:
         raise CheckpointError(f"{path} is not a whole safetensors file: {cause}") from cause
 
 
+def has_spec(ref: str | Path) -> bool:
+    """Whether `load_model` can rebuild the network from its file alone."""
+    return SPEC in read_metadata(ref)
+
+
 def locate(ref: str | Path) -> Path:
     """The safetensors file that `ref` means: a file, a run directory, or a name in the zoo (its hash is checked)."""
     path = Path(ref).expanduser()

@@ -107,7 +107,7 @@ def _reservations(e: Evaluation) -> Iterable[tuple[str, str]]:
     if topk is not None and noise is not None and noise < topk - CLEARLY:
         yield (
             f"random noise of the same ε keeps less of the map ({noise:.0%}) than the attack found ({topk:.0%})",
-            "Attack harder, with more --steps and by the strict protocol: random noise does more than this attack.",
+            "Audit by a harder attack (robattr audit --protocol strict, more --steps): noise does more than this one.",
         )
     share = float(e.summary["never_kept"])
     if share >= MANY and not _strict(e):

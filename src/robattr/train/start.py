@@ -42,6 +42,8 @@ def begin(
     averaged = {name: p.detach().clone() for name, p in model.named_parameters()} if run.average else None
     state = State(model, make_optimizer(run, model), run.objective(data.bounds), engine, averaged)
     content, notes = None, run.unreached()
+    if run.batch > len(data.train):
+        notes.append(f"batch={run.batch} is more than there are: every step takes all {len(data.train)} examples")
     if world.leads:
         content, refused = checkpoint.load_latest(here.checkpoints, run)
         if content is None:
@@ -128,8 +130,8 @@ def check_fit(model: nn.Module, data: Dataset, *, world: World, dtype: torch.dty
         raise
     except Exception as error:  # networks refuse a size in words of their own: torchvision by an AssertionError
         raise UnsupportedModel(
-            f"the network fails at inputs of shape {tuple(x.shape[1:])}, which those of {data.name} have: "
-            f"{str(error).partition(chr(10))[0]}"
+            f"the network fails at inputs of shape {tuple(x.shape[1:])}, as {data.name} is read: "
+            f"{str(error).partition(chr(10))[0]} (of a folder, data.from_folder chooses size and channels)"
         ) from error
     if outputs < len(data.classes):
         raise UnsupportedModel(
