@@ -114,7 +114,10 @@ def test_a_grid_is_run_once_and_extended_by_what_is_new(tmp_path):
     assert points(found) == [{"m": 2, "weight": 0.1}, {"m": 3, "weight": 0.1}]
     assert sorted(seen) == ["m=2,weight=0.1", "m=3,weight=0.1"]
     assert json.loads((tmp_path / "m=2,weight=0.1" / "config.json").read_text())["m"] == 2
-    assert (tmp_path / "table.md").read_text() == table(found)
+    assert (tmp_path / "table-m-weight.md").read_text() == table(found)
+    others, _ = sweep(RUN, {"seed": [0]}, tmp_path, measure=accuracy, device="cpu")
+    assert (tmp_path / "table-seed.md").read_text() == table(others)
+    assert (tmp_path / "table-m-weight.md").read_text() == table(found)  # a table for each choice of axes
 
     again, _ = sweep(RUN, {"m": [3, 2], "weight": [0.1]}, tmp_path, measure=measure, device="cpu")
     assert again == found
@@ -230,7 +233,7 @@ def test_a_killed_worker_is_taken_over_and_two_share_the_work(tmp_path):
     said = [worker.communicate(timeout=300) for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], said
     assert any("from step" in errors for _, errors in said)
-    rows = re.findall(r"^\| (0\.00\d) \| \**\d+\.\d\d%\** \|$", (out / "table.md").read_text(), flags=re.M)
+    rows = re.findall(r"^\| (0\.00\d) \| \**\d+\.\d\d%\** \|$", (out / "table-lr.md").read_text(), flags=re.M)
     assert rows == ["0.001", "0.002", "0.003"]
     for path in out.glob("lr=*"):
         steps = [json.loads(line)["step"] for line in (path / "metrics.jsonl").read_text().splitlines()]

@@ -4,7 +4,7 @@ The study lives in a journal file beside the runs, so the same command, started 
 folder, takes up what is left. A run's directory is named by its point: a run that was cut short is continued, and one
 that two workers want is trained once.
 
-    OUT/journal.log   OUT/weight=0.1,m=10/…   OUT/table.md
+    OUT/journal.log   OUT/weight=0.1,m=10/…   OUT/table-weight-m.md
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def sweep(
             _tell(study, trial, {"diverged": str(error)}, state=optuna.trial.TrialState.PRUNED)
         else:
             _tell(study, trial, {"scores": scores}, values=worth(scores))
-        checkpoint.write_atomically(out / "table.md", table(results(study)).encode())
+        checkpoint.write_atomically(out / f"table-{'-'.join(over)}.md", table(results(study)).encode())
     return results(study), None
 
 
