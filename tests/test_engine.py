@@ -355,6 +355,12 @@ def test_a_model_that_answers_otherwise_in_training_mode_runs_eagerly(make) -> N
     torch.testing.assert_close(a.value, b.value)
     torch.testing.assert_close(ours, theirs)
     assert not restless(net.eval(), x)
+    still = Step(net, compiled=True, backend="aot_eager")
+    step_of(still, rho, x, y, start)
+    assert not still.notes
+    net.train()
+    step_of(still, rho, x, y, start)
+    assert still.notes == fast.notes  # the mode is looked at again
 
 
 class Breaks(nn.Module):

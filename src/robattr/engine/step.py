@@ -61,7 +61,7 @@ class Step:
         self._plans: dict[Any, _Plan] = {}
         self._checked = False
         self._own_function: str | None = None  # not looked for yet
-        self._restless: bool | None = None  # not tried yet
+        self._restless: dict[tuple[bool, ...], bool] = {}  # by which parts are in training mode
 
     def __call__(
         self, rho: Robust, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
@@ -98,9 +98,10 @@ class Step:
             for m in self.model.modules()
         ):
             return "batch norm or dropout in training mode: the step runs eagerly"
-        if self._restless is None:
-            self._restless = restless(self.model, x)
-        if self._restless:
+        mode = tuple(part.training for part in self.model.modules())
+        if mode not in self._restless:
+            self._restless[mode] = restless(self.model, x)
+        if self._restless[mode]:
             return "the model answers otherwise in training mode: the step runs eagerly"
         if rho.change.terms and not (isinstance(rho.by, PGD) and isinstance(rho.within, LinfBall | LpBall)):
             return f"{type(rho.by).__name__} within {type(rho.within).__name__}: the step runs eagerly"
