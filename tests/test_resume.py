@@ -81,7 +81,7 @@ def test_killed_at_any_moment(whole, tmp_path):
 def test_asked_to_stop(whole, tmp_path, number, code):
     out = tmp_path / "run"
     process = start(out)
-    wait_for_step(out, 4, process)
+    wait_for_step(out, 2, process)  # early: on a busy machine the signal may come late
     process.send_signal(number)
     assert process.wait(timeout=120) == code
     last = lines(out)[-1]["step"]
