@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from nets import NETS, OldTanh, OwnActivation, OwnTanh, Residual, conv, images
 from robattr import PGD, L2Ball, LinfBall, displacement, l2, objectives, power
 from robattr.engine import Compiled, Step, deterministic, kernels, layout, own_function, precision, tuned
-from robattr.engine.step import restless
+from robattr.engine.compiled import restless
 from robattr.errors import InvalidInput
 from robattr.formula.objective import Rho, Robust
 from robattr.models import paper_cnn, resnet

@@ -24,6 +24,14 @@ def numbers(text: str) -> tuple[float, ...]:
     return tuple(number(part) for part in text.split(","))
 
 
+def whole_numbers(text: str) -> list[int]:
+    """`"3,224,224"` -> [3, 224, 224], the sides of a shape."""
+    sides = [part.strip() for part in text.split(",")]
+    if not all(side.isdecimal() and int(side) for side in sides):
+        raise InvalidInput(f"expected a shape of whole numbers such as 3,224,224, got {text!r}")
+    return [int(side) for side in sides]
+
+
 def interval(text: str) -> tuple[float, float]:
     """`"0,1"` -> (0.0, 1.0), the lower end first."""
     ends = numbers(text)

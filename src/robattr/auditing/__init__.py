@@ -15,8 +15,8 @@ from robattr.auditing.maps import for_captum as for_captum
 from robattr.auditing.maps import per_token as per_token
 from robattr.auditing.patient import Check as Check
 from robattr.auditing.patient import Plan as Plan
+from robattr.auditing.preprocessing import Preprocessing as Preprocessing
 from robattr.auditing.settings import Settings as Settings
-from robattr.auditing.subject import Preprocessing as Preprocessing
 from robattr.auditing.subject import Subject as Subject
 from robattr.auditing.subject import subject as subject
 from robattr.report.verdict import Verdict as Verdict

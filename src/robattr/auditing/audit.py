@@ -16,9 +16,10 @@ from torch import nn
 
 from robattr._text import printable
 from robattr.auditing.material import Data, check_folder, material
+from robattr.auditing.preprocessing import Preprocessing
 from robattr.auditing.record import Watch, record, silent
 from robattr.auditing.settings import ProtocolName, Settings
-from robattr.auditing.subject import Preprocessing, subject
+from robattr.auditing.subject import subject
 from robattr.errors import InvalidInput
 from robattr.evaluate.maps import Saliency
 from robattr.formula.network import second_order

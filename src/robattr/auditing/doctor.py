@@ -13,7 +13,8 @@ from robattr.auditing import checks
 from robattr.auditing.audit import READ, input_channels, own_classes
 from robattr.auditing.material import Bounds, Data, check_folder, chosen, material
 from robattr.auditing.patient import Check, Patient, Plan
-from robattr.auditing.subject import Preprocessing, subject
+from robattr.auditing.preprocessing import Preprocessing
+from robattr.auditing.subject import subject
 from robattr.errors import InvalidInput, RobattrError
 from robattr.formula.network import second_order
 from robattr.train.distributed import choose_device

@@ -16,9 +16,10 @@ from robattr.auditing.audit import input_channels, inside, own_classes
 from robattr.auditing.checks import REPLACE, second_derivatives
 from robattr.auditing.cost import chunk_that_fits
 from robattr.auditing.material import Data, check_folder, chosen, material
+from robattr.auditing.preprocessing import Preprocessing
 from robattr.auditing.record import Watch, measure, record, silent
 from robattr.auditing.settings import Settings
-from robattr.auditing.subject import BatchNorm, Preprocessing, Subject, check_copy, check_examples, plain, subject
+from robattr.auditing.subject import BatchNorm, Subject, check_copy, check_examples, plain, subject
 from robattr.data import Dataset
 from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel
 from robattr.evaluate.intervals import Comparison
@@ -132,6 +133,8 @@ def harden(
     """
     place = Path(out)
     check_folder(data, size=size, channels=channels)
+    if own := next((key for key in changes or () if key in ARGUMENTS), None):
+        raise InvalidInput(f"{own} is not among the changes: the argument `{ARGUMENTS[own]}` decides it")
     given = material(
         data,
         bounds=bounds,
@@ -144,8 +147,6 @@ def harden(
     if not len(given.test):
         raise InvalidInput("nothing is set apart to audit on: raise held_out, or add examples (a test folder)")
     audited = Settings(eps, maps, "paper", examples, audit_steps, points, seed)
-    if own := next((key for key in changes or () if key in ARGUMENTS), None):
-        raise InvalidInput(f"{own} is not among the changes: the argument `{ARGUMENTS[own]}` decides it")
     asked = {**(changes or {}), **({} if chunk is None else {"chunk": chunk})}
     run = _run(objective, given, audited, steps=steps, batch=batch, lr=lr, seed=seed, changes=asked)
     with join(device) as world:
@@ -169,9 +170,9 @@ def harden(
             begun = RunDirectory(place / "hardened")  # what was begun continues as it was, on whatever machine
             fits = read_config(begun).get("chunk") if begun.config.exists() else fits
             run = replace(run, chunk=run.chunk or fits)
+        _check_begun(run, RunDirectory(place / "hardened"), place)
         if world.leads and tuned.preprocessed:
             _tell(tuned, RunDirectory(place / "hardened"))
-        _check_begun(run, RunDirectory(place / "hardened"), place)
         outcome = train(run, place / "hardened", dataset=given, model=tuned, device=device, resume=True)
         if not outcome.finished:
             return Hardened(_as_it_was(tuned, model), outcome, verdict(before), None, {}, None)

@@ -8,53 +8,20 @@ of the normalised input.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
-from math import inf, isclose, isfinite
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from robattr.auditing.preprocessing import Preprocessing
 from robattr.errors import InvalidInput, RobattrError, UnsupportedModel, nearest
 from robattr.formula.checks import check_batch
 from robattr.formula.network import second_order
 
 BatchNorm = Literal["frozen", "train"]
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """(x − mean) / std, per channel (axis 1), in the units of the data; one number serves every channel."""
-
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
-
-    def __post_init__(self) -> None:
-        if not self.mean or not self.std or not all(map(isfinite, self.mean)) or any(not 0 < s < inf for s in self.std):
-            raise InvalidInput(f"expected a finite mean and positive std, per channel or one for all, got {self}")
-
-    def agrees(self, other: Preprocessing) -> bool:
-        """Whether both do the same to every channel, but for the rounding of a file."""
-        pairs = ((self.mean, other.mean), (self.std, other.std))
-        return all(
-            (len(a) == len(b) or 1 in (len(a), len(b)))
-            and all(isclose(a[i % len(a)], b[i % len(b)], rel_tol=1e-5) for i in range(max(len(a), len(b))))
-            for a, b in pairs
-        )
-
-    @classmethod
-    def of(cls, given: Preprocessing | Mapping[str, Any] | None) -> Preprocessing | None:
-        """As given, or from Foolbox's `dict(mean=…, std=…)`."""
-        if given is None or isinstance(given, Preprocessing):
-            return given
-        if unknown := given.keys() - {"mean", "std", "axis"}:
-            raise InvalidInput(f"unknown preprocessing {sorted(unknown)}: expected mean and std, per channel")
-        if given.get("axis") not in (None, -3, 1):
-            raise InvalidInput(f"expected the channels on axis -3, got axis={given['axis']}: move them there")
-        return cls(_tuple(given.get("mean", 0.0)), _tuple(given.get("std", 1.0)))
 
 
 class Subject(nn.Module):
@@ -284,7 +251,3 @@ class _PlainBatchNorm(_BatchNorm):
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2:
             raise InvalidInput(f"batch norm expects inputs (B, C, ...), got {tuple(input.shape)}")
-
-
-def _tuple(value: float | Sequence[float] | Tensor) -> tuple[float, ...]:
-    return tuple(torch.as_tensor(value, dtype=torch.float64).reshape(-1).tolist())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import signal
 import sys
@@ -186,14 +185,14 @@ def doctor(
     from rich.console import Console
     from rich.markup import escape
 
-    from robattr._text import interval, printable
+    from robattr._text import interval, printable, whole_numbers
     from robattr.auditing import Plan
     from robattr.auditing import doctor as examine
 
     found = examine(
         _model(model, weights), data,
         bounds=interval(bounds), preprocessing=_preprocessing(mean, std, weights),
-        shape=None if shape is None else _sides(shape),
+        shape=None if shape is None else whole_numbers(shape),
         size=size, channels=channels, classes=_names(classes),
         plan=Plan(m, m_attack, attack_steps, batch), device=device,
     )  # fmt: skip
@@ -204,14 +203,6 @@ def doctor(
             console.print(f"      → {escape(printable(check.remedy))}")
     if not found.healthy:
         raise typer.Exit(1)
-
-
-def _sides(text: str) -> list[int]:
-    """`"3,224,224"` -> [3, 224, 224]."""
-    sides = [part.strip() for part in text.split(",")]
-    if not all(side.isdecimal() and int(side) for side in sides):
-        raise InvalidInput(f"expected a shape of whole numbers such as 3,224,224, got {text!r}")
-    return [int(side) for side in sides]
 
 
 def _model(ref: str, weights: Path | None) -> nn.Module:
@@ -233,24 +224,13 @@ def _model(ref: str, weights: Path | None) -> nn.Module:
 
 
 def _preprocessing(mean: str | None, std: str | None, weights: Path | None) -> dict[str, Any] | None:
-    """As given. Weights that were hardened behind a preprocessing would answer wrongly, and silently, without it."""
+    """As given, where it is that of the weights."""
     from robattr._text import numbers
-    from robattr.auditing.subject import Preprocessing
-    from robattr.train.directory import RunDirectory
+    from robattr.auditing.preprocessing import check_given
 
     given = {key: numbers(text) for key, text in (("mean", mean), ("std", std)) if text is not None}
-    here = None if weights is None else RunDirectory(weights.parent)
-    if here is None or here.weights != weights or not here.preprocessing.is_file():
-        return given or None
-    if not given:
-        here.check_bare(f"give the --mean and --std in {here.preprocessing}")
-    told = json.loads(here.preprocessing.read_text("utf-8"))
-    kept, asked = (Preprocessing(**{key: tuple(each) for key, each in one.items()}) for one in (told, given))
-    if not asked.agrees(kept):
-        raise InvalidInput(
-            f"{weights} was hardened behind {kept}, got {asked}: give the --mean and --std in {here.preprocessing}"
-        )
-    return given
+    check_given(given, weights)
+    return given or None
 
 
 def _names(path: Path | None) -> list[str] | None:

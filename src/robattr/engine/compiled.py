@@ -103,6 +103,30 @@ def own_function(model: nn.Module, x: Tensor) -> str:
     return ""
 
 
+def restless(model: nn.Module, x: Tensor) -> bool:
+    """Whether the model as it is answers otherwise than when it is still, or moves its buffers: dropout by function,
+    statistics of its own. Compiled steps take the clean loss of the still one.
+    """
+    if not any(part.training for part in model.modules()):
+        return False
+    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), torch.no_grad():
+        own = model(x)
+        moved = any(name not in kept or not _alike(buffer, kept[name]) for name, buffer in model.named_buffers())
+        for name, buffer in model.named_buffers():
+            if name in kept:
+                buffer.copy_(kept[name])
+        with second_order(model):
+            return moved or not _alike(own, model(x))
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    """Equal but for the rounding of other kernels."""
+    a, b = a.double(), b.double()
+    largest = b.nan_to_num(0.0, 0.0, 0.0).abs().max() if b.numel() else 0.0
+    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(largest), equal_nan=True)
+
+
 def _hold(ours: Any, theirs: Any) -> None:
     """Refuse a compiled answer that rounding does not explain; nan stands for nan."""
     pairs = list(zip(_tensors(ours), _tensors(theirs), strict=True))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad
 
-from robattr.engine.compiled import Compiled, own_function
+from robattr.engine.compiled import Compiled, own_function, restless
 from robattr.engine.precision import precision, tuned
 from robattr.formula.adversary import PGD
 from robattr.formula.attribution import IG
@@ -109,30 +109,6 @@ class Step:
         if any(isinstance(t, Measured) and isinstance(t.attribution, IG) and t.attribution.chunk for t in terms):
             return "nodes in chunks: the step runs eagerly, with flat memory"
         return ""
-
-
-def restless(model: nn.Module, x: Tensor) -> bool:
-    """Whether the model as it is answers otherwise than when it is still, or moves its buffers: dropout by function,
-    statistics of its own. Compiled steps take the clean loss of the still one.
-    """
-    if not any(part.training for part in model.modules()):
-        return False
-    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), torch.no_grad():
-        own = model(x)
-        moved = any(name not in kept or not _alike(buffer, kept[name]) for name, buffer in model.named_buffers())
-        for name, buffer in model.named_buffers():
-            if name in kept:
-                buffer.copy_(kept[name])
-        with second_order(model):
-            return moved or not _alike(own, model(x))
-
-
-def _alike(a: Tensor, b: Tensor) -> bool:
-    """Equal but for the rounding of other kernels."""
-    a, b = a.double(), b.double()
-    largest = b.nan_to_num(0.0, 0.0, 0.0).abs().max() if b.numel() else 0.0
-    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(largest), equal_nan=True)
 
 
 def eager(model: nn.Module, rho: Robust, x: Tensor, y: Tensor, *, start: Tensor | None) -> Rho:
