@@ -17,8 +17,8 @@ $(VENV)/installed: pyproject.toml
 
 install: $(VENV)/installed  ## install the package and its tools into .venv
 
-test: install  ## run the whole test suite
-	$(BIN)/python -m pytest
+test: install  ## run the whole test suite, one process per core
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 check: install  ## lint, formatting and types
 	$(BIN)/ruff check .

@@ -7,8 +7,8 @@ from captum.attr import visualization
 from matplotlib import pyplot
 
 from robattr import data, models
+from robattr.attacks import IFIA, integrated_gradients
 from robattr.auditing import captum_map, for_captum
-from robattr.evaluate import IFIA, integrated_gradients
 
 steps = int(sys.argv[1]) if len(sys.argv) > 1 else 200
 fashion = data.load("fashion-mini")

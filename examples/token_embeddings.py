@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import robattr
+from robattr.attacks import IFIA, integrated_gradients
 from robattr.auditing import Embedded, per_token
-from robattr.evaluate import IFIA, integrated_gradients
-from robattr.evaluate.agreement import kendall, topk_intersection
+from robattr.metrics import kendall, topk_intersection
 
 WORDS, LENGTH = 20, 8
 

@@ -67,7 +67,7 @@ def test_importing_robattr_is_light() -> None:
     """torch and NumPy, and nothing of the extras or of the heavier rooms."""
     code = (
         "import sys, robattr; heavy = {'scipy', 'PIL', 'pooch', 'typer', 'rich', 'matplotlib', 'jinja2', "
-        "'tensorboard', 'safetensors', 'optuna', 'captum', 'robattr.train', 'robattr.evaluate', 'robattr.cli'};"
+        "'tensorboard', 'safetensors', 'optuna', 'captum', 'robattr.training', 'robattr.evaluation', 'robattr.cli'};"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

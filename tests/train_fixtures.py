@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from robattr.data import Dataset, from_tensors
-from robattr.train.run import Run
+from robattr.training.config import TrainConfig
 
-QUICK = Run(
+QUICK = TrainConfig(
     dataset="tiny", eps=0.1, attack_steps=2, step_size=0.05, m=3, m_attack=2, lr=1e-2, steps=6, batch=8,
     log_every=1, validate_every=3, checkpoint_every=2,
 )  # fmt: skip

@@ -44,37 +44,48 @@ from robattr.formula import straight as straight
 from robattr.formula import total as total
 
 if _TYPE_CHECKING:
+    from robattr import attacks as attacks
     from robattr import auditing as auditing
     from robattr import data as data
     from robattr import engine as engine
-    from robattr import evaluate as evaluate
+    from robattr import evaluation as evaluation
+    from robattr import metrics as metrics
     from robattr import models as models
     from robattr import recipes as recipes
-    from robattr import report as report
-    from robattr import reproduce as reproduce
-    from robattr import train as train
+    from robattr import reporting as reporting
+    from robattr import training as training
+    from robattr.attacks import IFIA as IFIA
+    from robattr.attacks import PGDAttack as PGDAttack
     from robattr.auditing import audit as audit
     from robattr.auditing import doctor as doctor
     from robattr.auditing import harden as harden
-    from robattr.evaluate import IFIA as IFIA
-    from robattr.evaluate import PGDAttack as PGDAttack
+    from robattr.evaluation import evaluate as evaluate
     from robattr.models import load_model as load_model
     from robattr.models import smooth as smooth
+    from robattr.training import TrainConfig as TrainConfig
+    from robattr.training import sweep as sweep
+    from robattr.training import train as train
 
-_LATER = {
+_ROOMS = (
+    "attacks", "auditing", "data", "engine", "evaluation", "metrics", "models", "recipes", "reporting", "training",
+)  # fmt: skip
+_LAZY = {
     **dict.fromkeys(("audit", "doctor", "harden"), "robattr.auditing"),
-    **dict.fromkeys(("IFIA", "PGDAttack"), "robattr.evaluate"),
+    **dict.fromkeys(("IFIA", "PGDAttack"), "robattr.attacks"),
     **dict.fromkeys(("load_model", "smooth"), "robattr.models"),
+    **dict.fromkeys(("TrainConfig", "sweep", "train"), "robattr.training"),
+    "evaluate": "robattr.evaluation",
 }
 
 
-_PACKAGES = ("auditing", "data", "engine", "evaluate", "models", "recipes", "report", "reproduce", "train")
-
-
 def __getattr__(name: str) -> object:
-    """Names that bring more of the house with them are imported when first asked for."""
-    if name in _PACKAGES:
+    """Import the rooms above the formula when they are first used."""
+    if name in _ROOMS:
         return _import_module(f"robattr.{name}")
-    if name in _LATER:
-        return getattr(_import_module(_LATER[name]), name)
+    if name in _LAZY:
+        return getattr(_import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ROOMS, *_LAZY})

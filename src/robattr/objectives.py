@@ -10,7 +10,7 @@ step; `rule` any family of rules (`midpoint`, `right` as in the reference code, 
 from __future__ import annotations
 
 from robattr.errors import InvalidInput
-from robattr.formula.adversary import Adversary
+from robattr.formula.ascent import Ascent
 from robattr.formula.attribution import IG
 from robattr.formula.change import Change
 from robattr.formula.layers import Layer, at_input, at_output
@@ -45,7 +45,7 @@ def natural(*, of: Scalar = cross_entropy) -> Robust:
     return Robust(of=of)
 
 
-def madry(within: Neighbourhood, by: Adversary, *, of: Scalar = cross_entropy) -> Robust:
+def madry(within: Neighbourhood, by: Ascent, *, of: Scalar = cross_entropy) -> Robust:
     """λ = 1, s = sum: ρ = max_{x'} ℓ(x') (proposition 1)."""
     return Robust(change=shift(of), within=within, by=by, of=of)
 
@@ -53,7 +53,7 @@ def madry(within: Neighbourhood, by: Adversary, *, of: Scalar = cross_entropy) -
 def ig_norm(
     weight: float,
     within: Neighbourhood,
-    by: Adversary,
+    by: Ascent,
     m: int = 50,
     m_attack: int = 10,
     *,
@@ -76,7 +76,7 @@ def ig_norm(
 def ig_sum_norm(
     beta: float,
     within: Neighbourhood,
-    by: Adversary,
+    by: Ascent,
     m: int = 50,
     m_attack: int = 10,
     *,
@@ -98,7 +98,7 @@ def ig_sum_norm(
 
 
 def input_gradient(
-    weight: float, q: float, within: LinfBall | LpBall, by: Adversary, *, of: Scalar = cross_entropy
+    weight: float, q: float, within: LinfBall | LpBall, by: Ascent, *, of: Scalar = cross_entropy
 ) -> Robust:
     """s = ‖·‖₁^q, one left node, λ = weight/ε^q: ρ = ℓ(x) + weight · ‖∇ℓ(x)‖_q^q (proposition 2).
 
@@ -119,7 +119,7 @@ def input_gradient(
     )
 
 
-def loss_output(within: Neighbourhood, by: Adversary, *, of: Scalar = cross_entropy) -> Robust:
+def loss_output(within: Neighbourhood, by: Ascent, *, of: Scalar = cross_entropy) -> Robust:
     """λ = 1, s = ‖·‖₁, h = ℓ_y: ρ = ℓ(x) + max_{x'} |ℓ(x') − ℓ(x)| (proposition 3)."""
     return Robust(change=l1 @ IG(of=of, at=at_output), within=within, by=by, of=of)
 
@@ -128,7 +128,7 @@ def wasserstein(
     change: Change,
     gamma: float,
     cost: Change,
-    by: Adversary,
+    by: Ascent,
     weight: float = 1.0,
     *,
     within: Neighbourhood | None = None,
@@ -148,7 +148,7 @@ def distributional(
     change: Change,
     budget: float,
     cost: Change,
-    by: Adversary,
+    by: Ascent,
     weight: float = 1.0,
     *,
     within: Neighbourhood | None = None,

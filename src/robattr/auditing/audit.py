@@ -15,18 +15,18 @@ from typing import Any
 from torch import nn
 
 from robattr._text import printable
-from robattr.auditing.material import Data, check_folder, material
+from robattr.attacks.maps import AttributionMap
+from robattr.auditing.as_dataset import Data, check_folder, material
 from robattr.auditing.preprocessing import Preprocessing
 from robattr.auditing.record import Watch, record, silent
 from robattr.auditing.settings import ProtocolName, Settings
-from robattr.auditing.subject import subject
+from robattr.auditing.wrapped_model import wrap
+from robattr.engine.processes import join
 from robattr.errors import InvalidInput
-from robattr.evaluate.maps import Saliency
 from robattr.formula.network import second_order
-from robattr.report.html import write_page
-from robattr.report.runs import Run
-from robattr.report.verdict import Verdict, verdict
-from robattr.train.distributed import join
+from robattr.reporting.html import write_page
+from robattr.reporting.runs import RunResults
+from robattr.reporting.verdict import Verdict, verdict
 
 CALLED = "robattr.audit(model, data, ...)  # in Python, with the settings listed above"
 
@@ -38,7 +38,7 @@ class Audit:
     """What was found: `verdict` to read, `run` with every record and summary, `page` where one was written."""
 
     verdict: Verdict
-    run: Run
+    run: RunResults
     page: Path | None
     notes: tuple[str, ...]
     skipped: tuple[str, ...]
@@ -51,7 +51,7 @@ def audit(
     bounds: tuple[float, float] = (0.0, 1.0),
     preprocessing: Preprocessing | Mapping[str, Any] | None = None,
     eps: float | None = None,
-    maps: str | Saliency | Sequence[str | Saliency] = "ig",
+    maps: str | AttributionMap | Sequence[str | AttributionMap] = "ig",
     protocol: ProtocolName = "both",
     examples: int | None = 100,
     steps: int | None = None,
@@ -74,7 +74,7 @@ def audit(
     data            a folder of class folders, a dataset's name, a `Dataset`, a pair (x, y), or a torch dataset
     bounds          the range of the data; preprocessing=dict(mean=…, std=…) is applied after it, inside the network
     eps             the radius of the attack, in the units of the data (default: 8/255 of the range)
-    maps            which explanations: "ig,sg,captum:Saliency", your own `Saliency`, or a list of both
+    maps            which explanations: "ig,sg,captum:Saliency", your own `AttributionMap`, or a list of both
     protocol        "paper" compares with published numbers, "strict" is what it takes to trust them, or "both"
     compiled        compile the attack, which takes minutes and pays on a GPU
     out             the page to write, "audit.html"; records go to the folder "audit" beside it, and the same call
@@ -85,7 +85,7 @@ def audit(
     with join(device) as world, TemporaryDirectory() as scratch:
         if out is None and world.size > 1:
             raise InvalidInput("several processes share an audit through its folder: say where, out='audit.html'")
-        audited, notes = subject(model, preprocessing=preprocessing, device=world.device)
+        audited, notes = wrap(model, preprocessing=preprocessing, device=world.device)
         given = material(
             data,
             bounds=bounds,

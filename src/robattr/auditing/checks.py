@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from robattr.auditing.cost import chunk_that_fits, cost
-from robattr.auditing.patient import Calls, Check, Operators, Patient
-from robattr.evaluate import protocol as protocols
-from robattr.evaluate.ascent import slope_of
+from robattr.auditing.probe import Calls, Check, ModelProbe, Operators
+from robattr.evaluation import protocol as protocols
+from robattr.formula.ascent import grad_and_value
 from robattr.formula.attribution import IG
 from robattr.formula.network import bind, gradient, second_order
 from robattr.formula.quadrature import midpoint
@@ -26,7 +26,7 @@ REPLACE = "replace the layer that has no second derivative (custom autograd func
 LONG = 3600.0  # seconds after which a smaller audit is advised
 
 
-def wrapping(p: Patient) -> list[Check]:
+def wrapping(p: ModelProbe) -> list[Check]:
     """torch.compile, data parallelism, SyncBatchNorm, half precision: undone in a copy."""
     found = [
         Check("form", "warn", note, "audit and harden do this by themselves; your model is not touched")
@@ -41,7 +41,7 @@ def wrapping(p: Patient) -> list[Check]:
     return found or [Check("form", "ok", "a plain module with float32 weights and plain batch norm")]
 
 
-def output(p: Patient) -> list[Check]:
+def output(p: ModelProbe) -> list[Check]:
     """Logits of shape (B, classes), finite, the same for an example whatever its batch, the same when asked twice."""
     with second_order(p.subject), torch.no_grad():
         x = p.x.clone()
@@ -67,7 +67,7 @@ def output(p: Patient) -> list[Check]:
     return checks
 
 
-def probabilities(p: Patient) -> list[Check]:
+def probabilities(p: ModelProbe) -> list[Check]:
     """Logits, not probabilities: cross-entropy would apply the softmax a second time, and gradients would vanish."""
     with second_order(p.subject), torch.no_grad():
         out = p.subject(p.x)
@@ -83,7 +83,7 @@ def probabilities(p: Patient) -> list[Check]:
     return [Check("logits", "ok", said)]
 
 
-def modes(p: Patient) -> list[Check]:
+def modes(p: ModelProbe) -> list[Check]:
     """Dropout and batch norm in training mode are put to rest by robattr, not by other libraries."""
     awake = [
         m
@@ -98,7 +98,7 @@ def modes(p: Patient) -> list[Check]:
     return [Check("modes", "ok", "no dropout or batch norm is in training mode")]
 
 
-def operations(p: Patient) -> list[Check]:
+def operations(p: ModelProbe) -> list[Check]:
     """In-place operations, fused attention, piecewise linear activations."""
     with second_order(p.subject), torch.no_grad():
         with Calls() as calls:
@@ -124,13 +124,13 @@ def operations(p: Patient) -> list[Check]:
     return checks
 
 
-def gradients(p: Patient) -> list[Check]:
+def gradients(p: ModelProbe) -> list[Check]:
     """The first derivative must not vanish, and the gradient of ‖IG(x, x')‖₁ in x' and in θ must exist."""
     x, y = p.x[:1], p.labels[:1]
     try:
         with second_order(p.subject):
             net = bind(p.subject).detach()
-            first, _ = slope_of(lambda z: logit(net, z, y))(x)
+            first, _ = grad_and_value(lambda z: logit(net, z, y), allow_zero=True)(x)
         if not bool(first.any()):
             said = "the logit does not depend on the input: its gradient is exactly 0"
             remedy = "look for integer casts, argmax, detach() or no_grad() in forward()"
@@ -158,14 +158,14 @@ def second_derivatives(
     with second_order(model):
         net = bind(model)
         copies = {name: q.detach().clone().requires_grad_(q.requires_grad) for name, q in net.parameters.items()}
-        upward, _ = slope_of(lambda z: change(net.detach(), x, z, y))(x1)
+        upward, _ = grad_and_value(lambda z: change(net.detach(), x, z, y), allow_zero=True)(x1)
         with torch.enable_grad():
             # Through the whole graph: autograd.grad passes over nodes that would raise but lead to no parameter.
             change(net.with_parameters(copies), x, x1.requires_grad_(), y).sum().backward()
     return upward, [q.grad for q in copies.values() if q.grad is not None]
 
 
-def activations(p: Patient) -> list[Check]:
+def activations(p: ModelProbe) -> list[Check]:
     """ReLU's second derivative is 0: an attack on maps takes its direction from the softplus twin instead."""
     x, y = p.x[:1], p.labels[:1]
     with second_order(p.subject), torch.no_grad(), Calls() as calls:
@@ -186,11 +186,13 @@ def _curvature(model: nn.Module, x: Tensor, y: Tensor) -> bool:
     with second_order(model):
         net = bind(model).detach()
         v = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
-        along = slope_of(lambda z: (gradient(lambda u: logit(net, u, y), z) * v).flatten(1).sum(1))
+        along = grad_and_value(
+            lambda z: (gradient(lambda u: logit(net, u, y), z) * v).flatten(1).sum(1), allow_zero=True
+        )
         return bool(along(x)[0].any())
 
 
-def data_range(p: Patient) -> list[Check]:
+def data_range(p: ModelProbe) -> list[Check]:
     """Do the data lie in the bounds, and do mean and std belong to the same units?"""
     low, high = p.bounds
     checks = []
@@ -218,7 +220,7 @@ def data_range(p: Patient) -> list[Check]:
     return checks
 
 
-def accuracy(p: Patient) -> list[Check]:
+def accuracy(p: ModelProbe) -> list[Check]:
     """Labels within the outputs, and answers better than chance."""
     if p.y is None or not p.real:
         return []
@@ -236,7 +238,7 @@ def accuracy(p: Patient) -> list[Check]:
     return [Check("labels", "ok", said)]
 
 
-def expense(p: Patient) -> list[Check]:
+def expense(p: ModelProbe) -> list[Check]:
     """Memory and time of one update of an IG objective, measured on one example."""
     plan = p.plan
     spent = cost(
@@ -255,7 +257,7 @@ def expense(p: Patient) -> list[Check]:
     return [Check("cost", "warn", said, remedy), audit]
 
 
-def _audit_time(p: Patient, per_pass: float) -> Check:
+def _audit_time(p: ModelProbe, per_pass: float) -> Check:
     """Every iterate of every restart of an audit's attack is a second-order pass over IG's points, and a plain one."""
     paper = protocols.scaled("", pixels=10, bounds=p.bounds)
     restarts = sum(n for _, n in protocols.strict(paper).sweep)
@@ -274,12 +276,12 @@ def _duration(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms"
 
 
-FIRST: tuple[Callable[[Patient], list[Check]], ...] = (wrapping, modes, output)
-THEN: tuple[Callable[[Patient], list[Check]], ...] = (
+FIRST: tuple[Callable[[ModelProbe], list[Check]], ...] = (wrapping, modes, output)
+THEN: tuple[Callable[[ModelProbe], list[Check]], ...] = (
     probabilities,
     data_range,
     accuracy,
     operations,
     gradients,
 )
-LAST: tuple[Callable[[Patient], list[Check]], ...] = (activations, expense)
+LAST: tuple[Callable[[ModelProbe], list[Check]], ...] = (activations, expense)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robattr.auditing.subject import Subject
-from robattr.evaluate.memory import bytes_per_row
+from robattr.auditing.wrapped_model import WrappedModel
+from robattr.engine.batch_size import bytes_per_row
 from robattr.formula.attribution import IG
 from robattr.formula.network import bind, gradient, second_order
 from robattr.formula.quadrature import midpoint
@@ -38,7 +38,7 @@ class Cost:
         return self.peak <= SHARE * self.available
 
 
-def cost(model: Subject, x: Tensor, y: Tensor, *, m: int, m_attack: int, attack_steps: int, batch: int) -> Cost:
+def cost(model: WrappedModel, x: Tensor, y: Tensor, *, m: int, m_attack: int, attack_steps: int, batch: int) -> Cost:
     """Extrapolated from a small batch; a large one on a GPU is faster than this."""
     fixed = 4 * sum(p.numel() * p.element_size() for p in model.parameters())  # weights, gradient, Adam's two moments
     with second_order(model):
@@ -48,7 +48,7 @@ def cost(model: Subject, x: Tensor, y: Tensor, *, m: int, m_attack: int, attack_
     return Cost(peak, memory(x.device), each * passes * batch, each)
 
 
-def chunk_that_fits(model: Subject, x: Tensor, *, m: int, batch: int) -> int | None:
+def chunk_that_fits(model: WrappedModel, x: Tensor, *, m: int, batch: int) -> int | None:
     """How many nodes of a batch fit in memory together; None where all m do."""
     with second_order(model):
         fits = int(SHARE * memory(x.device)) // (bytes_per_row(model, x) * batch)
@@ -65,13 +65,13 @@ def memory(device: torch.device) -> int:
         return 8 * 2**30
 
 
-def _seconds_per_row(model: Subject, x: Tensor, y: Tensor) -> float:
+def _seconds_per_row(model: WrappedModel, x: Tensor, y: Tensor) -> float:
     """Of the gradient of ‖IG(x, x')‖₁, per example and node: by a batch, which hides overheads, where one is cheap."""
     slow = _seconds(model, x, y, examples=1)
     return slow / NODES if slow > ENOUGH else _seconds(model, x, y, examples=32) / (32 * NODES)
 
 
-def _seconds(model: Subject, x: Tensor, y: Tensor, *, examples: int) -> float:
+def _seconds(model: WrappedModel, x: Tensor, y: Tensor, *, examples: int) -> float:
     """The faster of two tries: the first also pays for what torch sets up."""
     change = l1 @ IG(rule=midpoint(NODES))
     x, y = x[:1].expand(examples, *x.shape[1:]), y[:1].expand(examples)

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from robattr.auditing import checks
+from robattr.auditing.as_dataset import Bounds, Data, check_folder, chosen, material
 from robattr.auditing.audit import READ, input_channels, own_classes
-from robattr.auditing.material import Bounds, Data, check_folder, chosen, material
-from robattr.auditing.patient import Check, Patient, Plan
 from robattr.auditing.preprocessing import Preprocessing
-from robattr.auditing.subject import subject
+from robattr.auditing.probe import Check, ModelProbe, Plan
+from robattr.auditing.wrapped_model import wrap
+from robattr.engine.processes import choose_device
 from robattr.errors import InvalidInput, RobattrError
 from robattr.formula.network import second_order
-from robattr.train.distributed import choose_device
 
 PROBED = 16  # examples looked at
 SIDES = (28, 32, 64, 224)  # image sizes tried where nothing says what the model takes
@@ -60,7 +60,7 @@ def doctor(
     """
     place = choose_device(device)
     try:
-        ready, notes = subject(model, preprocessing=preprocessing, device=place)
+        ready, notes = wrap(model, preprocessing=preprocessing, device=place)
     except RobattrError as cause:
         return Diagnosis((Check("form", "fail", str(cause), "mend this first; the other checks need it"),))
     try:
@@ -72,11 +72,11 @@ def doctor(
     except RobattrError as cause:
         return Diagnosis((Check("input", "fail", str(cause), "give data, or shape, that the model takes"),))
     y = None if y is None else y.to(place)
-    patient = Patient(model, ready, tuple(notes), x.to(place), y, bounds, data is not None, plan or Plan())
+    patient = ModelProbe(model, ready, tuple(notes), x.to(place), y, bounds, data is not None, plan or Plan())
     return Diagnosis(tuple(_examined(patient)))
 
 
-def _examined(patient: Patient) -> Iterator[Check]:
+def _examined(patient: ModelProbe) -> Iterator[Check]:
     """All checks; those that need the findings of earlier ones only where these were good."""
     for stage in (checks.FIRST, checks.THEN, checks.LAST):
         found: list[Check] = []

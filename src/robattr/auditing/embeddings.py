@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robattr.auditing.subject import logits
+from robattr.auditing.wrapped_model import logits
 from robattr.errors import InvalidInput, UnsupportedModel, nearest
 from robattr.formula.network import second_order
 

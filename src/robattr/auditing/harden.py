@@ -12,34 +12,34 @@ from typing import Any
 
 from torch import nn
 
+from robattr.attacks.maps import AttributionMap
+from robattr.auditing.as_dataset import Data, check_folder, chosen, material
 from robattr.auditing.audit import input_channels, inside, own_classes
 from robattr.auditing.checks import REPLACE, second_derivatives
 from robattr.auditing.cost import chunk_that_fits
-from robattr.auditing.material import Data, check_folder, chosen, material
 from robattr.auditing.preprocessing import Preprocessing
 from robattr.auditing.record import Watch, measure, record, silent
 from robattr.auditing.settings import Settings
-from robattr.auditing.subject import BatchNorm, Subject, check_copy, check_examples, plain, subject
+from robattr.auditing.wrapped_model import BatchNorm, WrappedModel, check_copy, check_examples, plain, wrap
 from robattr.data import Dataset
+from robattr.engine.files import write_atomically
+from robattr.engine.processes import join
 from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel
-from robattr.evaluate.intervals import Comparison
-from robattr.evaluate.maps import Saliency
-from robattr.evaluate.summary import compare
+from robattr.evaluation.summary import compare
 from robattr.formula import Distributional
-from robattr.report import audited as words
-from robattr.report.html import write_page
-from robattr.report.runs import Run as Audited
-from robattr.report.sections import Section
-from robattr.report.verdict import Verdict, sternest, verdict
-from robattr.train import checkpoint
-from robattr.train import settings as keys
-from robattr.train.checkpoint import write_atomically
-from robattr.train.directory import RunDirectory, read_config
-from robattr.train.distributed import join
-from robattr.train.loop import Outcome, train
-from robattr.train.run import Objective, Run
-from robattr.train.start import check_state
-from robattr.train.step import has_ig
+from robattr.metrics.intervals import Comparison
+from robattr.reporting import audit_sections as words
+from robattr.reporting.html import write_page
+from robattr.reporting.runs import RunResults as Audited
+from robattr.reporting.sections import Section
+from robattr.reporting.verdict import Verdict, strictest, verdict
+from robattr.training import checkpoint
+from robattr.training import settings as keys
+from robattr.training.config import Objective, TrainConfig
+from robattr.training.loop import Outcome, train
+from robattr.training.run_directory import RunDirectory, read_config
+from robattr.training.setup import check_state
+from robattr.training.step import has_ig
 
 CALLED = "robattr.harden(model, data, ...)  # in Python, with the settings listed above"
 WEIGHTS = {"ig-norm": 1.0, "ig-sum-norm": 0.1}  # the paper's λ and β
@@ -71,7 +71,7 @@ class Hardened:
 
 
 @dataclass(frozen=True)
-class Given(Run):
+class Given(TrainConfig):
     """A run whose objective is a value, not a name."""
 
     given: Objective | None = field(default=None, compare=False)
@@ -103,7 +103,7 @@ def harden(
     freeze: Collection[str] = (),
     chunk: int | None = None,
     changes: Mapping[str, Any] | None = None,
-    maps: str | Saliency | Sequence[str | Saliency] = "ig",
+    maps: str | AttributionMap | Sequence[str | AttributionMap] = "ig",
     examples: int | None = 50,
     audit_steps: int | None = None,
     points: int | None = None,
@@ -125,7 +125,7 @@ def harden(
                  moves them by the clean inputs
     freeze       names of layers that keep their weights
     chunk        nodes of the path held in memory at once; None: as many as fit (an objective of your own has its own)
-    changes      further keys of `robattr.train.Run` that no argument says, such as dict(weight=0.5, attack_steps=10)
+    changes      further keys of `robattr.training.Run` that no argument says, such as dict(weight=0.5, attack_steps=10)
     held_out     share of each class kept for validation, and as much for the audits, where the data have no splits
 
     The weights are left in hardened/model.safetensors: `robattr.models.load_weights(your_module, file)`; the
@@ -150,7 +150,7 @@ def harden(
     asked = {**(changes or {}), **({} if chunk is None else {"chunk": chunk})}
     run = _run(objective, given, audited, steps=steps, batch=batch, lr=lr, seed=seed, changes=asked)
     with join(device) as world:
-        tuned, notes = subject(model, preprocessing=preprocessing, device=world.device, copy=True)
+        tuned, notes = wrap(model, preprocessing=preprocessing, device=world.device, copy=True)
         check_state(tuned.module)
         check_copy(model, tuned, given.pixels(given.train.images[:2]))
         few = given.pixels(given.train.images[:256]).to(world.device)
@@ -181,7 +181,7 @@ def harden(
             tuned, given, chosen(given, examples, seed=seed), audited, outcome.path,
             world=world, command=command or CALLED, watch=watch,
         )  # fmt: skip
-        difference = compare(sternest(before).records, _same(before, after).records)
+        difference = compare(strictest(before).records, _same(before, after).records)
         page = _page(before, after, difference, place / "report.html", of=type(model).__name__) if world.leads else None
     return Hardened(_as_it_was(tuned, model), outcome, verdict(before), verdict(after), difference, page)
 
@@ -196,11 +196,11 @@ def _run(
     lr: float,
     seed: int,
     changes: dict[str, Any],
-) -> Run:
+) -> TrainConfig:
     """How to train: a short warm-started run at the audit's ε, changed as asked."""
     eps = audited.base(data).eps
     named = {"method": objective, "weight": WEIGHTS.get(objective, 1.0)} if isinstance(objective, str) else {}
-    quick = Run(
+    quick = TrainConfig(
         recipe="harden", dataset=data.name, eps=eps, attack_steps=7, step_size=eps / 4, m=10, m_attack=5,
         lr=lr, schedule="cosine", warmup=max(1, steps // 20), steps=steps, batch=batch, seed=seed,
         log_every=max(1, steps // 20), validate_every=max(1, steps // 4), checkpoint_every=max(1, steps // 6),
@@ -216,7 +216,7 @@ def _run(
     return Given(**_shallow(run), given=objective)
 
 
-def _check_begun(run: Run, begun: RunDirectory, place: Path) -> None:
+def _check_begun(run: TrainConfig, begun: RunDirectory, place: Path) -> None:
     """Refuse to go on with a hardening that was begun otherwise."""
     if not (begun.config.exists() and checkpoint.listed(begun.checkpoints)):
         return
@@ -227,7 +227,7 @@ def _check_begun(run: Run, begun: RunDirectory, place: Path) -> None:
         )
 
 
-def _check_derivatives(tuned: Subject, data: Dataset) -> None:
+def _check_derivatives(tuned: WrappedModel, data: Dataset) -> None:
     """Refuse a model with a layer that cannot be differentiated twice, before an audit is spent on it."""
     split, place = data.train, tuned.mean.device
     try:
@@ -238,18 +238,18 @@ def _check_derivatives(tuned: Subject, data: Dataset) -> None:
         ) from cause
 
 
-def _tell(tuned: Subject, here: RunDirectory) -> None:
+def _tell(tuned: WrappedModel, here: RunDirectory) -> None:
     """Write the preprocessing beside the weights: config.json holds the keys of a run alone."""
     here.path.mkdir(parents=True, exist_ok=True)
     told = {"mean": tuned.mean.tolist(), "std": tuned.std.tolist()}
     write_atomically(here.preprocessing, (json.dumps(told, indent=2) + "\n").encode())
 
 
-def _shallow(run: Run) -> dict[str, Any]:
-    return {f.name: getattr(run, f.name) for f in fields(Run)}
+def _shallow(run: TrainConfig) -> dict[str, Any]:
+    return {f.name: getattr(run, f.name) for f in fields(TrainConfig)}
 
 
-def _as_it_was(tuned: Subject, model: nn.Module) -> nn.Module:
+def _as_it_was(tuned: WrappedModel, model: nn.Module) -> nn.Module:
     """The user's module out of its wrapper, where its original is, with the original's training and gradient flags."""
     first = next(model.parameters())
     flags = {name: p.requires_grad for name, p in plain(model)[0].named_parameters()}
@@ -263,7 +263,7 @@ def _as_it_was(tuned: Subject, model: nn.Module) -> nn.Module:
 
 def _same(before: Audited, after: Audited) -> Any:
     """The evaluation of `after` that matches the one of `before` that counts."""
-    summary = sternest(before).summary
+    summary = strictest(before).summary
     same = (summary["protocol"], summary["map"])
     return next(e for e in after.evaluations if (e.summary["protocol"], e.summary["map"]) == same)
 

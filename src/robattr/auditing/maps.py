@@ -1,6 +1,6 @@
 """Which explanations are audited: robattr's own maps by name, any Captum method, one value per token.
 
-"ig", "sg", "gi", "smoothgrad"      robattr.evaluate's maps
+"ig", "sg", "gi", "smoothgrad"      robattr.evaluation's maps
 "captum:Saliency"                   captum.attr.Saliency(model).attribute(x, target=y)
 """
 
@@ -18,19 +18,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robattr._extras import need
-from robattr.errors import InvalidInput, UnsupportedModel, nearest
-from robattr.evaluate.maps import (
-    Saliency,
+from robattr.attacks.maps import (
+    AttributionMap,
     by_name,
     from_callable,
     gradient_input,
     integrated_gradients,
     simple_gradient,
 )
+from robattr.errors import InvalidInput, UnsupportedModel, nearest
 from robattr.formula.network import Model
 
 # What an attack differentiates in a Captum method's stead: Captum's own results carry no usable derivative.
-GUIDES: dict[str, Callable[[], Saliency]] = {
+GUIDES: dict[str, Callable[[], AttributionMap]] = {
     "Saliency": simple_gradient,
     "InputXGradient": gradient_input,
     "IntegratedGradients": integrated_gradients,
@@ -38,11 +38,14 @@ GUIDES: dict[str, Callable[[], Saliency]] = {
 
 
 def maps(
-    wanted: str | Saliency | Sequence[str | Saliency], *, points: int = 100, bounds: tuple[float, float] = (0.0, 1.0)
-) -> list[Saliency]:
+    wanted: str | AttributionMap | Sequence[str | AttributionMap],
+    *,
+    points: int = 100,
+    bounds: tuple[float, float] = (0.0, 1.0),
+) -> list[AttributionMap]:
     """`"ig,captum:Saliency"`, a map, or a list of names and maps, as maps. `points` are the points of IG's path."""
     parts = wanted.split(",") if isinstance(wanted, str) else [wanted] if callable(wanted) else list(wanted)
-    found = [p if isinstance(p, Saliency) else _named(p, points=points, bounds=bounds) for p in parts]
+    found = [p if isinstance(p, AttributionMap) else _named(p, points=points, bounds=bounds) for p in parts]
     for map in found:  # it becomes part of a file's name
         if not re.fullmatch(r"[\w-]+", map.name):
             raise InvalidInput(f"expected letters, digits, - and _ in the name of a map, got {map.name!r}: rename it")
@@ -51,7 +54,7 @@ def maps(
     return found
 
 
-def captum_map(method: str, *, guide: Saliency | None = None) -> Saliency:
+def captum_map(method: str, *, guide: AttributionMap | None = None) -> AttributionMap:
     """The map of `captum.attr.<method>`, for the methods that need nothing but a model, inputs and a target.
 
     The attack follows `guide` (by default robattr's nearest map) on the softplus twin, and is scored on Captum's map:
@@ -62,7 +65,7 @@ def captum_map(method: str, *, guide: Saliency | None = None) -> Saliency:
     if method not in usable:
         raise InvalidInput(
             f"captum:{method} cannot be used by name (it is unknown, or needs arguments): {nearest(method, usable)}; "
-            "any other way to explain is a robattr.evaluate.from_callable"
+            "any other way to explain is a robattr.evaluation.from_callable"
         )
     make = getattr(attr, method)
 
@@ -82,7 +85,7 @@ def captum_map(method: str, *, guide: Saliency | None = None) -> Saliency:
     return from_callable(attribute, name=f"captum-{method}", guide=guide or GUIDES.get(method, gradient_input)())
 
 
-def per_token(map: Saliency) -> Saliency:
+def per_token(map: AttributionMap) -> AttributionMap:
     """One value per token of embeddings (B, tokens, width): S_t = Σ_d |a_td|, as channels of a pixel are summed."""
 
     def summed(model: Model, x: Tensor, y: Tensor) -> Tensor:
@@ -104,11 +107,11 @@ def for_captum(attributions: Tensor) -> NDArray[Any]:
     return array
 
 
-def _named(name: str, *, points: int, bounds: tuple[float, float]) -> Saliency:
+def _named(name: str, *, points: int, bounds: tuple[float, float]) -> AttributionMap:
     if not isinstance(name, str):
         raise InvalidInput(
             f"expected a map or the name of one, got {type(name).__name__}: make a map of a function with "
-            "robattr.evaluate.from_callable"
+            "robattr.evaluation.from_callable"
         )
     origin, colon, method = name.strip().partition(":")
     if not colon:

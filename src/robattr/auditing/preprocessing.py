@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from robattr.errors import InvalidInput
-from robattr.train.directory import RunDirectory
+from robattr.training.run_directory import RunDirectory
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,17 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from robattr.auditing.material import chosen, digest
+from robattr.attacks.maps import saliency
+from robattr.auditing.as_dataset import chosen, digest
 from robattr.auditing.settings import Settings
-from robattr.auditing.subject import Subject, check_examples
+from robattr.auditing.wrapped_model import WrappedModel, check_examples
 from robattr.data import Dataset
+from robattr.engine.files import locked, write_atomically
+from robattr.engine.processes import World
 from robattr.errors import CheckpointError, InvalidInput
-from robattr.evaluate.maps import saliency
-from robattr.evaluate.run import Place, digest_of_weights, evaluate
-from robattr.report.runs import Run, read_run
-from robattr.train.checkpoint import write_atomically
-from robattr.train.directory import RunDirectory, environment, locked, read_config
-from robattr.train.distributed import World
+from robattr.evaluation.run import OutputDir, digest_of_weights, evaluate
+from robattr.reporting.runs import RunResults, read_run
+from robattr.training.run_directory import RunDirectory, environment, read_config
 
 # An audit is continued where these agree: a refused one must leave no name or command behind on another's records.
 DECISIVE = ("dataset", "bounds", "preprocessing", "examples", "training", "attack", "weights")
@@ -34,7 +34,7 @@ def silent(title: str, done: int, total: int) -> None:
 
 
 def record(
-    model: Subject,
+    model: WrappedModel,
     data: Dataset,
     settings: Settings,
     folder: Path,
@@ -44,7 +44,7 @@ def record(
     fresh: bool = False,
     command: str | None = None,
     watch: Watch = silent,
-) -> Run:
+) -> RunResults:
     """Make `folder` the run directory of an audit of `model`; what an earlier, interrupted one recorded is kept."""
     x, y, ids = chosen(data, settings.examples, seed=settings.seed)
     if not len(x):
@@ -68,7 +68,7 @@ def record(
 
 
 def measure(
-    model: Subject,
+    model: WrappedModel,
     data: Dataset,
     examples: tuple[Tensor, Tensor, list[int]],
     settings: Settings,
@@ -77,7 +77,7 @@ def measure(
     world: World,
     command: str | None = None,
     watch: Watch = silent,
-) -> Run:
+) -> RunResults:
     """Every protocol and map that `settings` asks for, recorded in the run directory `folder`."""
     x, y, ids = examples
     check_examples(model, x.to(world.device), y.to(world.device))
@@ -88,7 +88,7 @@ def measure(
         for protocol in settings.protocols(data, values=values):
             evaluate(
                 model, x, y,
-                protocol=protocol, map=map, ids=ids, place=Place(records, world.rank, world.size),
+                protocol=protocol, map=map, ids=ids, place=OutputDir(records, world.rank, world.size),
                 arithmetic="fp32",  # a foreign network: no rounding but its own
                 compiled=settings.compiled and map.guide is None,  # a foreign method cannot be compiled
                 about={key: value for key, value in about.items() if value is not None},

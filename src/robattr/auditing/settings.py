@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Literal, TypeAlias
 
+from robattr.attacks.maps import AttributionMap
 from robattr.auditing.maps import maps
 from robattr.data import Dataset
 from robattr.errors import InvalidInput, nearest
-from robattr.evaluate import protocol as protocols
-from robattr.evaluate.maps import Saliency
-from robattr.evaluate.protocol import Protocol
+from robattr.evaluation import protocol as protocols
+from robattr.evaluation.protocol import Protocol
 
 ProtocolName: TypeAlias = Literal["both", "paper", "strict"]
 
@@ -24,7 +24,7 @@ class Settings:
     """
 
     eps: float | None = None
-    maps: str | Saliency | Sequence[str | Saliency] = "ig"
+    maps: str | AttributionMap | Sequence[str | AttributionMap] = "ig"
     protocol: ProtocolName = "both"
     examples: int | None = 100
     steps: int | None = None
@@ -53,7 +53,7 @@ class Settings:
         steps, points = self.steps or made.steps, self.points or made.N
         return replace(made, steps=steps, N=points, pgd_steps=min(made.pgd_steps, steps), seed=self.seed)
 
-    def chosen_maps(self, data: Dataset) -> list[Saliency]:
+    def chosen_maps(self, data: Dataset) -> list[AttributionMap]:
         """The maps asked for."""
         return maps(self.maps, points=self.base(data).N, bounds=data.bounds)
 

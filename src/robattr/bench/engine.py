@@ -13,7 +13,7 @@ from robattr.bench.results import Roofline
 from robattr.bench.subjects import Subject
 from robattr.bench.timing import Rates
 from robattr.engine import Compiled, Step, layout, precision
-from robattr.evaluate.memory import SECOND_ORDER, bytes_per_row
+from robattr.engine.batch_size import SECOND_ORDER, bytes_per_row
 from robattr.formula import PGD, Change, Robust
 from robattr.formula.network import bind, second_order
 from robattr.formula.network import gradient as gradient_of

@@ -9,14 +9,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from robattr.attacks.maps import by_name
 from robattr.bench.results import Case, Table
 from robattr.bench.subjects import DATASETS, Subject, subject
 from robattr.engine import precision
-from robattr.evaluate.maps import by_name
-from robattr.evaluate.measure import measure as measure_block
-from robattr.evaluate.protocol import Protocol, paper
-from robattr.evaluate.run import Place, evaluate
-from robattr.evaluate.summary import summarise
+from robattr.evaluation.evaluate_batch import evaluate_batch as measure_block
+from robattr.evaluation.protocol import Protocol, paper
+from robattr.evaluation.run import OutputDir, evaluate
+from robattr.evaluation.summary import summarise
 
 SUBJECTS = {"cuda": ("mnist", 1000), "cpu": ("mini", 200)}
 MAPS = ("sg", "ig")
@@ -38,7 +38,7 @@ def measure(device: torch.device, arithmetic: str, *, quick: bool) -> Case:
             begun = time.perf_counter()
             found = evaluate(
                 it.model, it.x, y,
-                protocol=protocol, map=map, place=Place(Path(folder)), arithmetic=arithmetic, compiled=it.x.is_cuda,
+                protocol=protocol, map=map, place=OutputDir(Path(folder)), arithmetic=arithmetic, compiled=it.x.is_cuda,
             )  # fmt: skip
             seconds = time.perf_counter() - begun
         attacked = sum(record["kept"] is not None for record in found.records)

@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from robattr._extras import need
+from robattr.attacks import passes
+from robattr.attacks.ifia import IFIA, AttackResult
+from robattr.attacks.maps import integrated_gradients, saliency
 from robattr.bench import naive
 from robattr.bench.agree import ALLOWED, LOST, agree, within
 from robattr.bench.counting import operations, size_of
@@ -20,13 +23,10 @@ from robattr.bench.results import Agreement, Case, Comparison, Side, Table
 from robattr.bench.subjects import DATASETS, Subject, subject
 from robattr.bench.timing import Rates, once, side_by_side
 from robattr.engine import precision
-from robattr.evaluate import passes
-from robattr.evaluate.agreement import top_k_mask
-from robattr.evaluate.ifia import IFIA, Found
-from robattr.evaluate.maps import integrated_gradients, saliency
-from robattr.evaluate.protocol import Protocol, paper
+from robattr.evaluation.protocol import Protocol, paper
 from robattr.formula.network import second_order
 from robattr.formula.quadrature import Rule, midpoint, right
+from robattr.metrics import top_k_mask
 
 N = 100  # points of a map, in the reference and here
 CHECKED = 3  # examples
@@ -85,7 +85,7 @@ def _compare(
     )
 
 
-def _run(it: Subject, attack: IFIA, arithmetic: str) -> Found:
+def _run(it: Subject, attack: IFIA, arithmetic: str) -> AttackResult:
     with precision(arithmetic, it.device.type):
         return attack(it.x, it.y)
 
@@ -154,7 +154,7 @@ def _port_operations(it: Subject, theirs: naive.Fragility) -> float:
     return float(counts[1] - counts[0])
 
 
-def _first_step(it: Subject, found: Found, theirs: naive.Fragility, arithmetic: str) -> Agreement:
+def _first_step(it: Subject, found: AttackResult, theirs: naive.Fragility, arithmetic: str) -> Agreement:
     """The whole batch as timed: the share of Σ|∇J|, what a step by sign(∇J) gains, that its first step forgoes."""
     lost = gain = 0.0
     for i in range(min(STEPPED, len(it.x))):

@@ -18,7 +18,7 @@ from robattr.bench.agree import within
 from robattr.bench.engine import Work
 from robattr.bench.results import Case, Comparison, Side
 from robattr.bench.timing import Rates, Times, timed
-from robattr.evaluate.agreement import kendall
+from robattr.metrics import kendall
 
 WORKERS = 16
 EXACT = 1e-9  # largest difference of τ that rounding of the final division explains

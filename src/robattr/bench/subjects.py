@@ -17,7 +17,7 @@ from robattr import data, models, objectives, recipes
 from robattr.bench import naive
 from robattr.formula import PGD, LinfBall, Robust
 from robattr.formula.quadrature import Rules, right
-from robattr.train.run import Run
+from robattr.training.config import TrainConfig
 
 RECIPES = {
     "mini": "fashion-mnist/ig-norm",
@@ -40,7 +40,7 @@ class Subject:
     x: Tensor
     y: Tensor
     start: Tensor
-    run: Run
+    run: TrainConfig
     bounds: tuple[float, float]
 
     @property

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from robattr.auditing.record import Watch
-    from robattr.report.verdict import Verdict
+    from robattr.reporting.verdict import Verdict
 
 Model = Annotated[
     str,
@@ -139,7 +139,7 @@ def harden(
     """
     from robattr._text import interval, number
     from robattr.auditing import harden as begin
-    from robattr.train.settings import parse_word
+    from robattr.training.settings import parse_word
 
     with _watching() as watch:
         found = begin(
@@ -208,7 +208,7 @@ def doctor(
 def _model(ref: str, weights: Path | None) -> nn.Module:
     """The user's model. A factory is the user's own code: say so before running it."""
     from robattr import models
-    from robattr.train.directory import RunDirectory, read_config
+    from robattr.training.run_directory import RunDirectory, read_config
 
     here = RunDirectory(Path(ref))
     if here.config.is_file() and weights is None and ":" in (factory := str(read_config(here).get("model", ""))):

@@ -34,14 +34,14 @@ def list_datasets(data_dir: DataDir = None) -> None:
     console = Console()
     table = Table("name", "train/validation/test", "download", "state", "licence")
     for name in data.names():
-        card, seen = data.card(name), data.glance(name, data_dir)
+        card, seen = data.info(name), data.status(name, data_dir)
         sizes = "/".join(f"{size:,}" for size in card.sizes)
         download = f"{card.megabytes:.0f} MB" if card.remotes else "–"
         state = f"[{STYLES[seen.state]}]{seen.state}[/]"
         table.add_row(name, sizes, download, state, escape(card.licence))
     console.print(table)
     for name in data.names():
-        console.print(f"{name}: {data.card(name).citation}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"{name}: {data.info(name).citation}", soft_wrap=True, highlight=False, markup=False)
     console.print(f"looked in {data.root(data_dir)}", soft_wrap=True, highlight=False, markup=False)
 
 

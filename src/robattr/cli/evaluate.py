@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from robattr.data import Dataset
-    from robattr.evaluate import Protocol
-    from robattr.evaluate.run import Progress
+    from robattr.evaluation import Protocol
+    from robattr.evaluation.run import Progress
 
 AUDITED = ("audit", "before")  # what robattr audit and harden call the runs of a user's own model
 COLUMNS = {"nat_acc": "Nat Acc", "adv_acc": "Adv Acc", "topk": "TopK Inter.", "kendall": "Rank Corr."}
@@ -68,10 +68,10 @@ def evaluate(
     It may be stopped at any moment: the same command continues. On several GPUs: torchrun … -m robattr evaluate RUN.
     """
     from robattr._text import number
-    from robattr.evaluate.maps import by_name
-    from robattr.evaluate.run import Place
-    from robattr.evaluate.run import evaluate as begin
-    from robattr.train.distributed import join
+    from robattr.attacks.maps import by_name
+    from robattr.engine.processes import join
+    from robattr.evaluation.run import OutputDir
+    from robattr.evaluation.run import evaluate as begin
 
     model, data = _subject(run, dataset, data_dir)
     radius = None if eps is None else number(eps)
@@ -100,7 +100,7 @@ def evaluate(
                     map=map,
                     ids=ids.tolist(),
                     source=source,
-                    place=Place(folder, world.rank, world.size, fresh=fresh),
+                    place=OutputDir(folder, world.rank, world.size, fresh=fresh),
                     about=about,
                     arithmetic=precision,
                     compiled=world.device.type == "cuda" if compiled is None else compiled,
@@ -120,8 +120,8 @@ def compare(
     from rich.console import Console
     from rich.table import Table
 
-    from robattr.evaluate.records import read
-    from robattr.evaluate.summary import compare as paired
+    from robattr.evaluation.records import read
+    from robattr.evaluation.summary import compare as paired
 
     if file := next((run for run in (first, second) if run.is_file()), None):
         raise InvalidInput(f"expected an evaluated run directory, got the file {file}: give the run it was made from")
@@ -148,7 +148,7 @@ def compare(
 
 def _check_alike(paths: list[Path]) -> None:
     """Refuse to compare numbers that were measured differently."""
-    from robattr.evaluate.records import read_settings
+    from robattr.evaluation.records import read_settings
 
     one, two = map(read_settings, paths)
     odd = [f"{key} {one.get(key)} and {two.get(key)}" for key in one if one[key] != two.get(key) and key != "weights"]
@@ -162,10 +162,10 @@ def _strangers(paths: list[Path]) -> str:
     """How examples that share a number are known to be others: data of one name may hold other images."""
     import numpy as np
 
-    from robattr.evaluate import gallery
-    from robattr.evaluate.records import read
-    from robattr.report.gallery import read_gallery
-    from robattr.train.directory import RunDirectory, read_config
+    from robattr.evaluation import gallery
+    from robattr.evaluation.records import read
+    from robattr.reporting.gallery import read_gallery
+    from robattr.training.run_directory import RunDirectory, read_config
 
     labels = [{r["id"]: r["label"] for r in read(path)} for path in paths]
     if odd := [i for i in labels[0] if labels[1].get(i, labels[0][i]) != labels[0][i]]:
@@ -184,10 +184,10 @@ def _strangers(paths: list[Path]) -> str:
 def _subject(run: str, dataset: str | None, data_dir: Path | None) -> tuple[nn.Module, Dataset]:
     """The model, and the dataset it was trained on or `dataset`."""
     from robattr import data, models
-    from robattr.train import settings
-    from robattr.train.directory import RunDirectory, read_config
-    from robattr.train.run import Run
-    from robattr.train.start import build_model, load_dataset
+    from robattr.training import settings
+    from robattr.training.config import TrainConfig
+    from robattr.training.run_directory import RunDirectory, read_config
+    from robattr.training.setup import build_model, load_dataset
 
     here = RunDirectory(Path(run))
     if here.config.is_file():
@@ -202,7 +202,7 @@ def _subject(run: str, dataset: str | None, data_dir: Path | None) -> tuple[nn.M
                 f"{run} was hardened from a model of yours, which it does not hold: use robattr audit --model FACTORY "
                 f"--weights {here.weights}"
             )
-        trained = settings.change(Run(), config)
+        trained = settings.change(TrainConfig(), config)
         if not here.weights.is_file():
             raise InvalidInput(f"{run} has no weights yet: finish it with robattr train --resume --out {run}")
         if dataset and models.has_spec(here.weights):  # the network is the file's, whatever the data
@@ -228,8 +228,8 @@ def _records(run: Path) -> Path:
 
 def _protocol(name: str, data: Dataset, *, eps: float | None, steps: int | None, split: str) -> Protocol:
     """The protocol of that name for the dataset, under a name of its own where anything differs from the default."""
-    from robattr.evaluate import for_dataset
-    from robattr.evaluate.protocol import named
+    from robattr.evaluation import for_dataset
+    from robattr.evaluation.protocol import named
 
     if split not in {"test", "validation"}:
         raise InvalidInput(f"expected --split test or validation, got {split!r}")

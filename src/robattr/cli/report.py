@@ -35,8 +35,8 @@ def record(
     force: Annotated[bool, typer.Option("--force", help="Replace records that say something else.")] = False,
 ) -> None:
     """Distil evaluated runs into small files to commit: OUT/DATASET-NAME-seedN-PROTOCOL-MAP.json, and a few images."""
-    from robattr.report.distil import write_records
-    from robattr.report.runs import read_runs
+    from robattr.reporting.export import write_records
+    from robattr.reporting.runs import read_runs
 
     for path, new in write_records(read_runs(runs), out, name=name, force=force):
         typer.echo(f"wrote {path} ({_size(path)})" if new else f"unchanged {path}")
@@ -53,9 +53,9 @@ def report(
 
     The Markdown page repeats the notes.md of the given folders, and shows the figures in the folder beside it.
     """
-    from robattr.report.html import write_page
-    from robattr.report.results import write_results
-    from robattr.report.runs import read_runs
+    from robattr.reporting.html import write_page
+    from robattr.reporting.results import write_results
+    from robattr.reporting.runs import read_runs
 
     if out.suffix.lower() not in PAGES:
         raise InvalidInput(f"expected a page that ends in {', '.join(PAGES)}, got {out}: choose another --out")
@@ -76,8 +76,8 @@ def figures(
     rows: Annotated[int, typer.Option(min=1, help="Examples in the figure 1 grid.")] = 4,
 ) -> None:
     """Publication figures (figure 1 grid, box plots, curves) and the table as Markdown, LaTeX and CSV."""
-    from robattr.report.figures import FORMATS, write_figures
-    from robattr.report.runs import read_runs
+    from robattr.reporting.figures import FORMATS, write_figures
+    from robattr.reporting.runs import read_runs
 
     wanted = tuple(part.strip().lower() for part in formats.split(",") if part.strip())
     if not wanted:

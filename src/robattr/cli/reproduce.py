@@ -42,7 +42,7 @@ def demo(
     if dry_run:
         _describe(made, "cpu", together=together)
         return
-    _carry_out(made, device="cpu", data_dir=None, workers=together)
+    _execute(made, device="cpu", data_dir=None, workers=together)
     _show(made, out, title="Attribution robustness: the demo")
 
 
@@ -60,7 +60,7 @@ def reproduce(
     dry_run: DryRun = False,
 ) -> None:
     """Reproduce a table or figure of the paper: train what is missing, evaluate, render. Start it again to continue."""
-    from robattr.report.figures import write_figures
+    from robattr.reporting.figures import write_figures
     from robattr.reproduce.plan import results
     from robattr.reproduce.targets import TARGETS, jobs
 
@@ -70,18 +70,18 @@ def reproduce(
     if dry_run:
         _describe(made, device, together=workers)
         return
-    _carry_out(made, device=device, data_dir=data_dir, workers=workers)
+    _execute(made, device=device, data_dir=data_dir, workers=workers)
     page = folder / "-".join([target, *([protocol] if protocol != "paper" else []), *([f"seed{seed}"] if seed else [])])
     write_figures(results(made), page)
     _show(made, page, title=TARGETS[target].title)
 
 
-def _carry_out(jobs: list[Job], *, device: str, data_dir: Path | None, workers: int) -> None:
+def _execute(jobs: list[Job], *, device: str, data_dir: Path | None, workers: int) -> None:
     """The jobs one after the other, or several at a time; exits where a signal stopped them."""
     from rich.console import Console
 
     from robattr.reproduce import plan
-    from robattr.reproduce.workers import side_by_side
+    from robattr.reproduce.workers import run_parallel
 
     console = Console(stderr=True, highlight=False)
 
@@ -90,10 +90,10 @@ def _carry_out(jobs: list[Job], *, device: str, data_dir: Path | None, workers: 
 
     planned = plan.steps(jobs)
     if workers == 1 or all(step.done for step in planned):
-        stopped = plan.carry_out(planned, say=say, bar=_bar, device=device, data_dir=data_dir)
+        stopped = plan.execute(planned, say=say, bar=_bar, device=device, data_dir=data_dir)
     else:
         try:
-            stopped = side_by_side(jobs, workers=workers, device=device, data_dir=data_dir)
+            stopped = run_parallel(jobs, workers=workers, device=device, data_dir=data_dir)
         except KeyboardInterrupt:
             # The processes have stopped, too: each after a checkpoint, or, at a second interrupt, at once.
             _stop("work side by side", signal.SIGINT)
@@ -110,11 +110,11 @@ def _show(jobs: list[Job], folder: Path, *, title: str) -> None:
     """Write the page; print what was found, the table, and where the page is."""
     from rich.console import Console
 
-    from robattr.report.findings import finding
-    from robattr.report.html import write_page
-    from robattr.report.runs import measured
-    from robattr.report.tables import table
-    from robattr.report.terminal import rich_table
+    from robattr.reporting.findings import finding
+    from robattr.reporting.html import write_page
+    from robattr.reporting.runs import measured
+    from robattr.reporting.tables import table
+    from robattr.reporting.terminal import rich_table
     from robattr.reproduce.plan import results
 
     runs = results(jobs)

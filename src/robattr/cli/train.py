@@ -13,8 +13,8 @@ import typer
 from robattr.errors import InvalidInput, nearest
 
 if TYPE_CHECKING:
-    from robattr.train.loop import Outcome
-    from robattr.train.run import Run
+    from robattr.training.config import TrainConfig
+    from robattr.training.loop import Outcome
 
 Recipe = Annotated[
     str | None, typer.Argument(metavar="DATASET/METHOD", help="A recipe: mnist/ig-sum-norm. See them all with --list.")
@@ -69,25 +69,25 @@ def train(
         _describe(run, out)
         return
 
-    from robattr.train.loop import train as begin
+    from robattr.training.loop import train as begin
 
     run = _started(run, device=device, data_dir=data_dir, begun=resume and _has_begun(out))
     outcome = begin(run, out, device=device, data_dir=data_dir, resume=resume)
     _tell(run, outcome, continued=f"with --resume --out {outcome.path}")
 
 
-def _place(run: Run) -> Path:
+def _place(run: TrainConfig) -> Path:
     return Path("runs") / f"{run.recipe}-seed{run.seed}"
 
 
 def _has_begun(out: Path) -> bool:
-    from robattr.train import checkpoint
-    from robattr.train.directory import RunDirectory
+    from robattr.training import checkpoint
+    from robattr.training.run_directory import RunDirectory
 
     return bool(checkpoint.listed(RunDirectory(out).checkpoints))
 
 
-def _started(run: Run, *, device: str, data_dir: Path | None, begun: bool = False) -> Run:
+def _started(run: TrainConfig, *, device: str, data_dir: Path | None, begun: bool = False) -> TrainConfig:
     """The run with weights to start from, where it names a recipe: that is trained, or continued, or was finished.
 
     A run that has begun needs them no more. Several processes only look for them, for the leader alone need reach the
@@ -108,7 +108,7 @@ def _started(run: Run, *, device: str, data_dir: Path | None, begun: bool = Fals
     return replace(run, warm_start=job.path.as_posix())
 
 
-def _tell(run: Run, outcome: Outcome, *, continued: str) -> None:
+def _tell(run: TrainConfig, outcome: Outcome, *, continued: str) -> None:
     """What a training came to; exits where a signal stopped it."""
     leads = os.environ.get("RANK", "0") == "0"
     if not outcome.finished:
@@ -152,8 +152,8 @@ def sweep(
     Start the same command again to continue, and on more machines that share the folder to go faster.
     """
     from robattr.recipes.selection import measure_on_validation
-    from robattr.train.sweep import check_grid, parse_axes, table
-    from robattr.train.sweep import sweep as begin
+    from robattr.training.sweep import check_grid, parse_axes, table
+    from robattr.training.sweep import sweep as begin
 
     if not over:
         raise InvalidInput("a sweep needs at least one --over KEY=VALUE,VALUE,…, for example --over m=10,20,50")
@@ -163,7 +163,7 @@ def sweep(
         check_grid(run, axes)
     out = out or Path("runs") / "sweeps" / run.recipe
 
-    def started(point: Run, path: Path) -> Run:
+    def started(point: TrainConfig, path: Path) -> TrainConfig:
         return _started(point, device=device, data_dir=data_dir, begun=_has_begun(path))
 
     measure = measure_on_validation(examples, device=device, data_dir=data_dir)
@@ -184,15 +184,15 @@ def sweep(
         raise typer.Exit(128 + stopped_by)
 
 
-def resolve(recipe: str | None, *, config: Path | None, words: list[str], resumed: Path | None = None) -> Run:
+def resolve(recipe: str | None, *, config: Path | None, words: list[str], resumed: Path | None = None) -> TrainConfig:
     """The run that a command means: the recipe, changed by the file, changed by the words.
 
     Without a recipe the file names it (`recipe = "mnist/ig-norm"`), or says itself at least the dataset and the method;
     a resumed run has such a file.
     """
     from robattr import recipes
-    from robattr.train import settings
-    from robattr.train.run import Run
+    from robattr.training import settings
+    from robattr.training.config import TrainConfig
 
     file: dict[str, Any] = {}
     if config is not None:
@@ -205,7 +205,7 @@ def resolve(recipe: str | None, *, config: Path | None, words: list[str], resume
     if name in recipes.names():
         base = recipes.get(name)
     elif whole:
-        base = Run(recipe=name or "custom")
+        base = TrainConfig(recipe=name or "custom")
     elif name:
         raise InvalidInput(f"unknown recipe {name!r}; {nearest(name, recipes.names())}")
     else:
@@ -219,8 +219,8 @@ def _flags(*, seed: int | None, precision: str | None) -> list[str]:
     return [f"{key}={value}" for key, value in given.items() if value is not None]
 
 
-def _describe(run: Run, out: Path) -> None:
-    from robattr.train.settings import to_toml
+def _describe(run: TrainConfig, out: Path) -> None:
+    from robattr.training.settings import to_toml
 
     typer.echo(f"# {out}")
     for note in (f"{run.second_order} second-order gradients per example and update", *run.unreached()):

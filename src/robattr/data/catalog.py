@@ -6,15 +6,15 @@ import os
 import sys
 from pathlib import Path
 
-from robattr.data.cards import Card
 from robattr.data.dataset import Dataset
+from robattr.data.dataset_info import DatasetInfo
+from robattr.data.fashion_mini import FASHION_MINI
 from robattr.data.flower import FLOWER
 from robattr.data.gtsrb import GTSRB
-from robattr.data.mini import FASHION_MINI
 from robattr.data.mnist import FASHION_MNIST, MNIST
 from robattr.errors import InvalidInput, nearest
 
-CARDS = {card.name: card for card in (MNIST, FASHION_MNIST, GTSRB, FLOWER, FASHION_MINI)}
+CARDS = {info.name: info for info in (MNIST, FASHION_MNIST, GTSRB, FLOWER, FASHION_MINI)}
 
 
 def names() -> tuple[str, ...]:
@@ -22,7 +22,7 @@ def names() -> tuple[str, ...]:
     return tuple(CARDS)
 
 
-def card(name: str) -> Card:
+def info(name: str) -> DatasetInfo:
     """The card of a dataset."""
     if name not in CARDS:
         raise InvalidInput(f"no dataset is called {name!r}: {nearest(name, CARDS)}")
@@ -45,9 +45,9 @@ def _user_cache() -> Path:
 
 def load(name: str, root: str | Path | None = None) -> Dataset:
     """Load a dataset by name from `root` (see `robattr.data.root`), checking every file's content."""
-    return card(name).read(folder(name, root))
+    return info(name).read(folder(name, root))
 
 
 def folder(name: str, data_dir: str | Path | None = None) -> Path:
     """Where the files of a dataset belong."""
-    return root(data_dir) / card(name).name
+    return root(data_dir) / info(name).name

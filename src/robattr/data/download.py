@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from robattr._extras import need
-from robattr.data.cards import Card, Remote
-from robattr.data.catalog import card, folder
+from robattr.data.catalog import folder, info
+from robattr.data.dataset_info import DatasetInfo, Remote
 from robattr.errors import DataError
 
 TIMEOUT = (10, 30)  # seconds to connect, and between two pieces
@@ -19,7 +19,7 @@ PIECE = 1 << 18
 
 def fetch(name: str, root: str | Path | None = None, *, progress: bool = True) -> list[Path]:
     """Download what a dataset lacks in `root` and return its files; present files are checked, not fetched again."""
-    chosen = card(name)
+    chosen = info(name)
     target = folder(name, root)
     prepared = [target / file for file in chosen.prepared]
     if prepared and all(path.exists() for path in prepared):
@@ -27,7 +27,7 @@ def fetch(name: str, root: str | Path | None = None, *, progress: bool = True) -
     return [fetch_file(remote, target / remote.file, of=chosen, progress=progress) for remote in chosen.remotes]
 
 
-def fetch_file(remote: Remote, path: Path, *, of: Card, progress: bool) -> Path:
+def fetch_file(remote: Remote, path: Path, *, of: DatasetInfo, progress: bool) -> Path:
     """Get one file from the first mirror that gives it whole and right."""
     for present in (path, path.with_name(path.name.removesuffix(".gz"))):  # as it is offered, or unpacked by the user
         if present.exists():

@@ -25,8 +25,8 @@ import torch
 from numpy.typing import NDArray
 
 from robattr._extras import need
-from robattr.data.cards import Card, Remote
 from robattr.data.dataset import Dataset, Split
+from robattr.data.dataset_info import DatasetInfo, Remote
 from robattr.data.files import Arrays, cached, members, sha256
 from robattr.errors import DataError
 
@@ -130,7 +130,7 @@ def _check(path: Path) -> None:
     read_originals(path, content_digests())
 
 
-FLOWER = Card(
+FLOWER = DatasetInfo(
     name="flower",
     title="Oxford 17 Flowers, 128×128 RGB",
     classes=CLASSES,

@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 
 from robattr._extras import need
-from robattr.data.cards import Card, Remote
 from robattr.data.dataset import Dataset, Split
+from robattr.data.dataset_info import DatasetInfo, Remote
 from robattr.data.files import Arrays, cached, members, read_npz, sha256, sha256_file
 from robattr.data.resize import resize_bilinear
 from robattr.errors import DataError
@@ -249,7 +249,7 @@ def _remote(file: str, count: int, suffix: str) -> Remote:
     )
 
 
-GTSRB = Card(
+GTSRB = DatasetInfo(
     name="gtsrb",
     title="German traffic signs, 32×32 RGB",
     classes=CLASSES,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from robattr._extras import need
 from robattr.data.catalog import CARDS
 from robattr.data.dataset import Dataset, Split
-from robattr.data.own import partition
+from robattr.data.tensors import partition
 from robattr.errors import DataError, InvalidInput
 
 SPLITS = {"validation": ("validation", "val", "valid"), "test": ("test",)}  # beside train/: the names each may have

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robattr.data.cards import Card, Remote
 from robattr.data.dataset import Dataset, Split
+from robattr.data.dataset_info import DatasetInfo, Remote
 from robattr.data.files import sha256
 from robattr.errors import DataError
 
@@ -100,7 +100,7 @@ def _unpacked(path: Path) -> bytes:
     return content
 
 
-def read(folder: Path, card: Card, content: Mapping[str, str]) -> Dataset:
+def read(folder: Path, card: DatasetInfo, content: Mapping[str, str]) -> Dataset:
     """The dataset in `folder`; `content` maps each file to the SHA-256 of what it unpacks to."""
     parts: list[NDArray[Any]] = []
     for name in FILES:
@@ -148,7 +148,7 @@ def _dims(name: str) -> int:
     return 3 if "images" in name else 1
 
 
-MNIST: Card = Card(
+MNIST: DatasetInfo = DatasetInfo(
     name="mnist",
     title="MNIST handwritten digits, 28×28 grey",
     classes=DIGITS,
@@ -168,7 +168,7 @@ MNIST: Card = Card(
     read=lambda folder: read(folder, MNIST, MNIST_CONTENT),
 )
 
-FASHION_MNIST: Card = Card(
+FASHION_MNIST: DatasetInfo = DatasetInfo(
     name="fashion-mnist",
     title="Fashion-MNIST, 28×28 grey",
     classes=CLOTHES,

@@ -19,7 +19,7 @@ from torch.func import grad
 
 from robattr.engine.compiled import Compiled, own_function, restless
 from robattr.engine.precision import precision, tuned
-from robattr.formula.adversary import PGD
+from robattr.formula.ascent import PGD
 from robattr.formula.attribution import IG
 from robattr.formula.change import Change, Measured, Term
 from robattr.formula.checks import check_batch, check_model

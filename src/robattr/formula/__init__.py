@@ -1,11 +1,11 @@
 """The formula: pure functions of (parameters, x, x', y), and nothing but torch (and NumPy for the Gauss nodes)."""
 
-from robattr.formula.adversary import PGD as PGD
+from robattr.formula.ascent import PGD as PGD
 from robattr.formula.attribution import IG as IG
+from robattr.formula.captum_api import IntegratedGradients as IntegratedGradients
+from robattr.formula.captum_api import PathLayerIG as PathLayerIG
 from robattr.formula.change import Change as Change
 from robattr.formula.change import displacement as displacement
-from robattr.formula.doors import IntegratedGradients as IntegratedGradients
-from robattr.formula.doors import PathLayerIG as PathLayerIG
 from robattr.formula.layers import at_input as at_input
 from robattr.formula.layers import at_layer as at_layer
 from robattr.formula.layers import at_output as at_output

@@ -155,11 +155,11 @@ def gradient(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
         if value.requires_grad:
             (slope,) = torch.autograd.grad(value, v, create_graph=wanted, allow_unused=True)
     if slope is None:  # a zero here would be an attribution of nothing, and an attack that never moves
-        raise no_slope()
+        raise no_gradient()
     return slope
 
 
-def no_slope() -> UnsupportedModel:
+def no_gradient() -> UnsupportedModel:
     """The refusal of a network whose output does not depend on its input, as far as autograd knows."""
     return UnsupportedModel(
         "the output cannot be differentiated in the input: call it outside torch.inference_mode(), with a model "

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from robattr.errors import InvalidInput
-from robattr.formula.adversary import PGD, Adversary
+from robattr.formula.ascent import PGD, Ascent, maximise
 from robattr.formula.change import Change
 from robattr.formula.checks import check_batch, check_model
 from robattr.formula.neighbourhoods import Everywhere, Neighbourhood, Rand, check_bounds
@@ -59,7 +59,7 @@ class Robust:
 
     change: Change = field(default_factory=Change)
     within: Neighbourhood = field(default_factory=Everywhere)
-    by: Adversary = field(default_factory=lambda: PGD(steps=0, step_size=0.0))
+    by: Ascent = field(default_factory=lambda: PGD(steps=0, step_size=0.0))
     weight: float = 1.0
     attacked: Change | None = None
     of: Scalar = cross_entropy
@@ -88,7 +88,7 @@ class Robust:
         if not self.change.terms:
             return x.detach()
         seen = self.attacked or self.change
-        return self.by(lambda z: seen(net, x, z, y), x.detach(), self.within, start=start, rand=rand)
+        return maximise(self.by, lambda z: seen(net, x, z, y), x.detach(), self.within, start=start, rand=rand)
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Distributional:
     change: Change
     cost: Change
     budget: float
-    by: Adversary
+    by: Ascent
     weight: float = 1.0
     within: Neighbourhood = field(default_factory=Everywhere)
     of: Scalar = cross_entropy
@@ -151,10 +151,10 @@ class Distributional:
         self.gamma = self.gamma * math.exp(self.rate * (spent - self.budget) / (spent + self.budget))
 
 
-def _check(weight: float, within: Neighbourhood, by: Adversary) -> None:
+def _check(weight: float, within: Neighbourhood, by: Ascent) -> None:
     if not 0.0 <= weight < float("inf"):
         raise InvalidInput(f"expected a finite weight λ ≥ 0, got {weight!r}")
     if not hasattr(within, "project"):
         raise InvalidInput(f"expected a neighbourhood such as LinfBall(0.3) as `within`, got {within!r}")
-    if not callable(by):
+    if not hasattr(by, "iterates"):
         raise InvalidInput(f"expected an adversary such as PGD(steps=40, step_size=0.01) as `by`, got {by!r}")

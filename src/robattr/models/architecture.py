@@ -24,6 +24,9 @@ N = TypeVar("N", bound=nn.Module)
 architectures: dict[str, Callable[..., nn.Module]] = {}
 """Every function marked `@architecture`, by name. Yours too, once it is marked."""
 
+RENAMED = {"threshold_cnn": "avgpool_cnn", "toe_cnn": "tone_curve_cnn", "blurred_cnn": "blur_cnn"}
+"""Names in weights files and run directories written before 2026-11-16."""
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -72,6 +75,7 @@ def spec_of(model: nn.Module) -> Spec | None:
 
 def build(spec: Spec) -> nn.Module:
     """The network a spec describes, freshly initialised."""
+    spec = Spec(RENAMED.get(spec.name, spec.name), spec.arguments)
     if spec.name not in architectures:
         raise InvalidInput(f"unknown architecture {spec.name!r}: {nearest(spec.name, architectures)}")
     make = architectures[spec.name]

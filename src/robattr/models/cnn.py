@@ -28,7 +28,7 @@ def paper_cnn(classes: int = 10, *, channels: int = 1, size: int = 28) -> nn.Seq
 
 
 @architecture
-def threshold_cnn(classes: int = 10, *, channels: int = 1, size: int = 28) -> nn.Sequential:
+def avgpool_cnn(classes: int = 10, *, channels: int = 1, size: int = 28) -> nn.Sequential:
     """`paper_cnn` with average pools and first biases of -0.1. Not from the paper.
 
     A max-pool attributes a window to its winner alone, so that an attack which changes the winner moves the whole
@@ -55,16 +55,16 @@ class Toe(nn.Module):
 
 
 @architecture
-def toe_cnn(
+def tone_curve_cnn(
     classes: int = 10, *, channels: int = 1, size: int = 28, threshold: float = 0.1, slope: float = 0.5
 ) -> nn.Sequential:
-    """`threshold_cnn` that sees `Toe(threshold, slope)` of the image, in [0, 1]. Not from the paper.
+    """`avgpool_cnn` that sees `Toe(threshold, slope)` of the image, in [0, 1]. Not from the paper.
 
     A black background raised by at most `threshold` arrives as less than it is, so that less of it passes the first
     layer's thresholds. 0.1 is ε of Fashion-MNIST, where half of the pixels are black and one in twenty lies between 0
     and 0.1. With slope 0, a dead zone, nothing of it arrives, neither in the logits nor in any attribution.
     """
-    net = threshold_cnn(classes, channels=channels, size=size)
+    net = avgpool_cnn(classes, channels=channels, size=size)
     return _behind(net, toe=_toe(threshold, slope))
 
 
@@ -83,7 +83,7 @@ class Blur(nn.Module):
 
 
 @architecture
-def blurred_cnn(
+def blur_cnn(
     classes: int = 10,
     *,
     channels: int = 1,
@@ -92,14 +92,14 @@ def blurred_cnn(
     slope: float = 0.45,
     blur: float = 1 / 6,
 ) -> nn.Sequential:
-    """`toe_cnn` that sees the image through `Blur(blur)` as well, behind its toe. Not from the paper.
+    """`tone_curve_cnn` that sees the image through `Blur(blur)` as well, behind its toe. Not from the paper.
 
     The derivative of the logits is blurred likewise, and an attack has fewer fine patterns to play with: neighbours
     keep their attributions together. With blur 1/6 a pixel keeps 4/9 of itself.
     """
     if not (isinstance(blur, int | float) and 0 <= blur <= 0.25):
         raise InvalidInput(f"expected a blur in [0, 0.25] (the kernel's sides), got {blur!r}")
-    net = threshold_cnn(classes, channels=channels, size=size)
+    net = avgpool_cnn(classes, channels=channels, size=size)
     return _behind(net, toe=_toe(threshold, slope), blur=Blur(blur))
 
 

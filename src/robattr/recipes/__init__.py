@@ -1,4 +1,4 @@
-"""Recipes: one file per dataset, each a list of functions that return a `Run`.
+"""Recipes: one file per dataset, each a list of functions that return a `TrainConfig`.
 
     robattr.recipes.get("mnist/ig-norm")       is  robattr.recipes.mnist.ig_norm()
     robattr.recipes.get("mnist/ig-norm-fast")  is  the same problem at a fraction of the cost (`recipes.fast`)
@@ -15,8 +15,8 @@ from types import ModuleType
 
 from robattr.errors import InvalidInput, nearest
 from robattr.recipes import fashion_mini, fashion_mnist, flower, gtsrb, mnist
-from robattr.recipes.fast import FAST, fast
-from robattr.train.run import Run as Run
+from robattr.recipes.tuned import FAST, fast
+from robattr.training.config import TrainConfig as TrainConfig
 
 MODULES: tuple[ModuleType, ...] = (mnist, fashion_mnist, gtsrb, flower, fashion_mini)
 METHODS = ("natural", "madry", "ig-norm", "ig-sum-norm")  # of the paper's tables: those that have a fast form
@@ -27,7 +27,7 @@ def names() -> list[str]:
     return list(_table())
 
 
-def get(name: str) -> Run:
+def get(name: str) -> TrainConfig:
     """The recipe called `name`, with that name noted in it."""
     table = _table()
     if name not in table:
@@ -35,7 +35,7 @@ def get(name: str) -> Run:
     return replace(table[name](), recipe=name)
 
 
-def before(run: Run) -> Run | None:
+def before(run: TrainConfig) -> TrainConfig | None:
     """The run whose weights `run` starts from, where its warm start names a fast recipe; a paper's names zoo weights.
 
     It has the same seed, computes in the same way, and holds out the validation split where `run` does.
@@ -58,7 +58,7 @@ def summary(name: str) -> str:
     return (_table()[name].__doc__ or "").partition("\n")[0].strip()
 
 
-def _table() -> dict[str, Callable[[], Run]]:
+def _table() -> dict[str, Callable[[], TrainConfig]]:
     made = {
         f"{_hyphens(module.__name__.rpartition('.')[2])}/{_hyphens(recipe.__name__)}": recipe
         for module in MODULES
@@ -68,7 +68,7 @@ def _table() -> dict[str, Callable[[], Run]]:
     return {**made, **quick}
 
 
-def _fast(recipe: Callable[[], Run]) -> Run:
+def _fast(recipe: Callable[[], TrainConfig]) -> TrainConfig:
     return fast(recipe())
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from robattr.train.run import Run
+from robattr.training.config import TrainConfig
 
-QUICK = Run(
+QUICK = TrainConfig(
     dataset="fashion-mini",
     eps=0.04, attack_steps=3, step_size=0.02, m=2, m_attack=1, rule="midpoint",
     optimizer="adam", lr=8e-3, schedule="one-cycle", reduction="mean", steps=600, batch=50, eps_ramp=(0, 300),
@@ -24,22 +24,22 @@ QUICK = Run(
 )  # fmt: skip
 
 
-def natural() -> Run:
+def natural() -> TrainConfig:
     """ℓ(x)."""
     return replace(QUICK, method="natural")
 
 
-def madry() -> Run:
+def madry() -> TrainConfig:
     """max ℓ(x'): adversarial training."""
     return replace(QUICK, method="madry")
 
 
-def ig_norm() -> Run:
+def ig_norm() -> TrainConfig:
     """ℓ(x) + λ max ‖IG(x, x')‖₁."""
     return replace(QUICK, method="ig-norm", weight=0.5)
 
 
-def ig_sum_norm() -> Run:
+def ig_sum_norm() -> TrainConfig:
     """max { ℓ(x') + β‖IG(x, x')‖₁ }."""
     return replace(QUICK, method="ig-sum-norm", weight=0.3)
 

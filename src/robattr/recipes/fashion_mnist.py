@@ -8,30 +8,30 @@ from __future__ import annotations
 from dataclasses import replace
 
 from robattr.recipes import mnist
-from robattr.train.run import Run
+from robattr.training.config import TrainConfig
 
 
-def natural() -> Run:
+def natural() -> TrainConfig:
     """ℓ(x): 25,000 steps. (The shipped configuration of the reference code says 100,000; the paper 25,000.)"""
     return _fashion(mnist.natural())
 
 
-def madry() -> Run:
+def madry() -> TrainConfig:
     """max ℓ(x'): adversarial training."""
     return _fashion(mnist.madry())
 
 
-def ig_norm() -> Run:
+def ig_norm() -> TrainConfig:
     """ℓ(x) + max ‖IG(x, x')‖₁: λ = 1."""
     return _fashion(mnist.ig_norm())
 
 
-def ig_sum_norm() -> Run:
+def ig_sum_norm() -> TrainConfig:
     """max { ℓ(x') + β‖IG(x, x')‖₁ }: β = 0.1."""
     return _fashion(mnist.ig_sum_norm())
 
 
-def _fashion(run: Run) -> Run:
+def _fashion(run: TrainConfig) -> TrainConfig:
     return replace(run, dataset="fashion-mnist", eps=0.1, attack_steps=20)
 
 

@@ -11,28 +11,28 @@ from __future__ import annotations
 from dataclasses import replace
 
 from robattr.recipes import gtsrb
-from robattr.train.run import Run
+from robattr.training.config import TrainConfig
 
 PAPER = replace(gtsrb.PAPER, dataset="flower", full=True, batch=16)
 ON_SUMS = replace(PAPER, weight=0.1, reduction="sum", rates=(1e-4, 1e-3, 1e-4))
 
 
-def natural() -> Run:
+def natural() -> TrainConfig:
     """ℓ(x)."""
     return replace(PAPER, method="natural")
 
 
-def madry() -> Run:
+def madry() -> TrainConfig:
     """max ℓ(x'): adversarial training."""
     return replace(PAPER, method="madry")
 
 
-def ig_norm() -> Run:
+def ig_norm() -> TrainConfig:
     """ℓ(x) + max ‖IG(x, x')‖₁: λ = 0.1, rates 1e-4/1e-3/1e-4 on the batch sum."""
     return replace(ON_SUMS, method="ig-norm")
 
 
-def ig_sum_norm() -> Run:
+def ig_sum_norm() -> TrainConfig:
     """max { ℓ(x') + β‖IG(x, x')‖₁ }: β = 0.1, rates 1e-4/1e-3/1e-4 on the batch sum."""
     return replace(ON_SUMS, method="ig-sum-norm")
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from robattr.train.run import Run
+from robattr.training.config import TrainConfig
 
-PAPER = Run(
+PAPER = TrainConfig(
     dataset="gtsrb",
     eps=8.0, attack_steps=7, step_size=2.0, m=50, m_attack=5, rule="right",
     optimizer="momentum", momentum=0.9, decay=2e-4,
@@ -26,22 +26,22 @@ PAPER = Run(
 )  # fmt: skip
 
 
-def natural() -> Run:
+def natural() -> TrainConfig:
     """ℓ(x)."""
     return replace(PAPER, method="natural")
 
 
-def madry() -> Run:
+def madry() -> TrainConfig:
     """max ℓ(x'): adversarial training."""
     return replace(PAPER, method="madry")
 
 
-def ig_norm() -> Run:
+def ig_norm() -> TrainConfig:
     """ℓ(x) + max ‖IG(x, x')‖₁: λ = 1, rates 1e-6/1e-4/1e-5 on the batch sum."""
     return replace(PAPER, method="ig-norm", weight=1.0, reduction="sum", rates=(1e-6, 1e-4, 1e-5))
 
 
-def ig_sum_norm() -> Run:
+def ig_sum_norm() -> TrainConfig:
     """max { ℓ(x') + β‖IG(x, x')‖₁ }: β = 1, rates 1e-5/1e-4/1e-5 on the batch sum."""
     return replace(PAPER, method="ig-sum-norm", weight=1.0, reduction="sum", rates=(1e-5, 1e-4, 1e-5))
 

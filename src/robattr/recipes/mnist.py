@@ -16,31 +16,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from robattr.train.run import Run
+from robattr.training.config import TrainConfig
 
-PAPER = Run(
+PAPER = TrainConfig(
     dataset="mnist",
     eps=0.3, attack_steps=40, step_size=0.01, m=50, m_attack=10, rule="right",
     optimizer="adam", lr=1e-4, reduction="sum", steps=100_000, batch=50,
 )  # fmt: skip
 
 
-def natural() -> Run:
+def natural() -> TrainConfig:
     """ℓ(x): 25,000 steps."""
     return replace(PAPER, method="natural", steps=25_000)
 
 
-def madry() -> Run:
+def madry() -> TrainConfig:
     """max ℓ(x'): adversarial training."""
     return replace(PAPER, method="madry")
 
 
-def ig_norm() -> Run:
+def ig_norm() -> TrainConfig:
     """ℓ(x) + max ‖IG(x, x')‖₁: λ = 1."""
     return replace(PAPER, method="ig-norm", weight=1.0)
 
 
-def ig_sum_norm() -> Run:
+def ig_sum_norm() -> TrainConfig:
     """max { ℓ(x') + β‖IG(x, x')‖₁ }: β = 0.1."""
     return replace(PAPER, method="ig-sum-norm", weight=0.1)
 
@@ -50,12 +50,12 @@ def ig_sum_norm() -> Run:
 DISTRIBUTIONAL = replace(PAPER, attack_steps=20, step_size=0.1, reduction="mean", steps=25_000)
 
 
-def sinha() -> Run:
+def sinha() -> TrainConfig:
     """ℓ(x) + sup { ℓ(x') − ℓ(x) − γ‖x' − x‖² }: Sinha et al. (2018), with γ fixed."""
     return replace(DISTRIBUTIONAL, method="sinha", gamma=1.0)
 
 
-def distributional_ig() -> Run:
+def distributional_ig() -> TrainConfig:
     """E ℓ + λ sup { E‖IG‖₁ : E‖x' − x‖² ≤ budget }: γ found by dual ascent.
 
     The adversary sees the same change as the update, so m is 10, at midpoints: as accurate as 50 right ends.

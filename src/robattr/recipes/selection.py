@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from robattr import models
+from robattr.attacks import integrated_gradients
 from robattr.data import Dataset
-from robattr.evaluate import Protocol, integrated_gradients, paper, scaled
-from robattr.evaluate.measure import measure
-from robattr.train import settings
-from robattr.train.directory import RunDirectory, read_config
-from robattr.train.distributed import World, choose_device
-from robattr.train.loop import validate
-from robattr.train.run import Run
-from robattr.train.start import build_model, load_dataset
-from robattr.train.sweep import Measure, Scores
+from robattr.engine.processes import World, choose_device
+from robattr.evaluation import Protocol, paper, scaled
+from robattr.evaluation.evaluate_batch import evaluate_batch
+from robattr.training import settings
+from robattr.training.config import TrainConfig
+from robattr.training.loop import validate
+from robattr.training.run_directory import RunDirectory, read_config
+from robattr.training.setup import build_model, load_dataset
+from robattr.training.sweep import Measure, Scores
 
 BLOCK = 50  # examples attacked together
 
@@ -28,7 +29,7 @@ def measure_on_validation(examples: int = 100, *, device: str = "auto", data_dir
 
     def of(path: Path) -> Scores:
         here = RunDirectory(path)
-        run = settings.change(Run(), read_config(here))
+        run = settings.change(TrainConfig(), read_config(here))
         data = load_dataset(run, data_dir)
         world = World(0, 1, choose_device(device))
         model = models.load_weights(build_model(run, data), here.weights).to(world.device).eval()
@@ -40,7 +41,7 @@ def measure_on_validation(examples: int = 100, *, device: str = "auto", data_dir
         records = [
             record
             for first in range(0, len(x), BLOCK)
-            for record in measure(
+            for record in evaluate_batch(
                 model,
                 x[first : first + BLOCK].to(world.device),
                 y[first : first + BLOCK].to(world.device),
@@ -58,7 +59,7 @@ def measure_on_validation(examples: int = 100, *, device: str = "auto", data_dir
     return of
 
 
-def protocol_of(run: Run, data: Dataset) -> Protocol:
+def protocol_of(run: TrainConfig, data: Dataset) -> Protocol:
     """The paper's evaluation of the dataset; for a user's own data, the same way scaled to its size and to ε."""
     try:
         return paper(run.dataset)

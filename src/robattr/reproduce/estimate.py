@@ -13,13 +13,14 @@ from functools import cache
 import torch
 
 from robattr import models
-from robattr.data import card
-from robattr.evaluate import IFIA, paper
-from robattr.evaluate.maps import by_name
-from robattr.evaluate.protocol import named
+from robattr.attacks import IFIA
+from robattr.attacks.maps import by_name
+from robattr.data import info
+from robattr.engine.processes import choose_device
+from robattr.evaluation import paper
+from robattr.evaluation.protocol import named
 from robattr.reproduce.job import Job
-from robattr.train.distributed import choose_device
-from robattr.train.run import Run
+from robattr.training.config import TrainConfig
 
 FEW, LONG = 2, 0.25  # images timed first on a processor, and the seconds that are long enough
 BLOCK = 16  # examples attacked together
@@ -47,19 +48,19 @@ def words(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _typical(run: Run) -> Run:
+def _typical(run: TrainConfig) -> TrainConfig:
     """The run without what does not change the time of a step, so that a time measured once serves alike runs."""
     return replace(
         run, recipe="", steps=1, seed=0, schedule="constant", boundaries=(), rates=(), weight=1.0, attack_steps=1
     )
 
 
-def _attack_steps(run: Run) -> int:
+def _attack_steps(run: TrainConfig) -> int:
     return 0 if run.method == "natural" else run.attack_steps
 
 
 @cache
-def _training_step(run: Run, device: str) -> tuple[float, float]:
+def _training_step(run: TrainConfig, device: str) -> tuple[float, float]:
     """(seconds of a step without its attack, seconds of each attack step)."""
     where = choose_device(device)
     model = models.for_dataset(run.dataset).to(where)
@@ -92,7 +93,7 @@ def _attack_iteration(dataset: str, map_name: str, device: str) -> float:
 
 
 def _images(dataset: str, many: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    about = card(dataset)
+    about = info(dataset)
     low, high = paper(dataset).bounds
     source = torch.Generator().manual_seed(0)
     x = low + (high - low) * torch.rand(many, *about.shape, generator=source)

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from robattr import models
+from robattr.attacks.maps import by_name
+from robattr.engine.processes import choose_device
 from robattr.errors import CheckpointError
-from robattr.evaluate import for_dataset
-from robattr.evaluate.maps import by_name
-from robattr.evaluate.protocol import named
-from robattr.evaluate.run import Place, evaluate
-from robattr.train import checkpoint
-from robattr.train.directory import RunDirectory, read_config
-from robattr.train.distributed import choose_device
-from robattr.train.loop import Outcome, train
-from robattr.train.run import Run
-from robattr.train.start import build_model, load_dataset
+from robattr.evaluation import for_dataset
+from robattr.evaluation.protocol import named
+from robattr.evaluation.run import OutputDir, evaluate
+from robattr.training import checkpoint
+from robattr.training.config import TrainConfig
+from robattr.training.loop import Outcome, train
+from robattr.training.run_directory import RunDirectory, read_config
+from robattr.training.setup import build_model, load_dataset
 
 Progress = Callable[[int, int], None]
 
@@ -32,7 +32,7 @@ class Job:
     No examples: another job starts from its weights, and nothing is attacked.
     """
 
-    run: Run
+    run: TrainConfig
     path: Path
     map: str
     examples: int
@@ -86,7 +86,7 @@ class Job:
             protocol=protocol,
             map=by_name(self.map, N=protocol.N, bounds=protocol.bounds),
             ids=ids.tolist(),
-            place=Place(self.path / "records"),
+            place=OutputDir(self.path / "records"),
             about={"run": self.path.name, "split": "test", "classes": list(data.classes), "command": shlex.join(words)},
             arithmetic="tf32",  # as `robattr evaluate` does where nothing else is asked for
             compiled=where.type == "cuda",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from robattr.report.runs import Run, read_runs
+from robattr.reporting.runs import RunResults, read_runs
 from robattr.reproduce import estimate
 from robattr.reproduce.job import Job, Progress
 
@@ -17,7 +17,7 @@ Bar = Callable[[str], AbstractContextManager[Progress]]
 
 
 @dataclass(frozen=True)
-class Step:
+class Task:
     """Half a job, and whether it is done."""
 
     kind: Literal["train", "evaluate"]
@@ -41,23 +41,23 @@ class Step:
 class Stopped:
     """A signal interrupted the plan at this step."""
 
-    step: Step
+    step: Task
     signal: int
 
 
-def steps(jobs: Sequence[Job]) -> list[Step]:
+def steps(jobs: Sequence[Job]) -> list[Task]:
     """What the jobs ask for, in order; the evaluation of a model that must be trained again is not done."""
     made = []
     for job in jobs:
         trained = job.trained
-        made.append(Step("train", job, trained))
+        made.append(Task("train", job, trained))
         if job.examples:
-            made.append(Step("evaluate", job, trained and job.evaluated))
+            made.append(Task("evaluate", job, trained and job.evaluated))
     return made
 
 
-def carry_out(
-    plan: Sequence[Step], *, say: Callable[[str], None], bar: Bar, device: str = "auto", data_dir: Path | None = None
+def execute(
+    plan: Sequence[Task], *, say: Callable[[str], None], bar: Bar, device: str = "auto", data_dir: Path | None = None
 ) -> Stopped | None:
     """Do what is left of the plan, telling each step as it begins; an interrupt stops it, and what was done is kept."""
     for number, step in enumerate(plan, start=1):
@@ -77,7 +77,7 @@ def carry_out(
     return None
 
 
-def results(jobs: Sequence[Job]) -> tuple[Run, ...]:
+def results(jobs: Sequence[Job]) -> tuple[RunResults, ...]:
     """The jobs' runs with the evaluations the jobs name: the directories may hold others."""
     shown = [job for job in jobs if job.examples]
     asked = {(job.path, job.protocol, job.map) for job in shown}

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from robattr import recipes
-from robattr.data import card
+from robattr.data import info
 from robattr.errors import InvalidInput, nearest
-from robattr.evaluate.protocol import named, paper
-from robattr.report.published import DATASETS
+from robattr.evaluation.protocol import named, paper
+from robattr.reporting.published import DATASETS
 from robattr.reproduce.job import Job
-from robattr.train.run import Run
+from robattr.training.config import TrainConfig
 
 EVERY = recipes.METHODS
 
@@ -55,7 +55,7 @@ def jobs(
     target = TARGETS[name]
     made: list[Job] = []
     for dataset in datasets or target.datasets:
-        test = card(dataset).sizes[2]
+        test = info(dataset).sizes[2]
         named(protocol, paper(dataset))  # an unknown name is refused before anything is trained
         place = out / dataset
         for method in target.methods:
@@ -73,5 +73,5 @@ def jobs(
     return made
 
 
-def _folder(run: Run, *, several: bool = False) -> str:
+def _folder(run: TrainConfig, *, several: bool = False) -> str:
     return run.method + (f"-m{run.m}" if several else "") + (f"-seed{run.seed}" if run.seed else "")

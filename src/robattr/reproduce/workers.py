@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from robattr.reproduce.job import Job, Progress
-from robattr.reproduce.plan import Stopped, carry_out, steps
+from robattr.reproduce.plan import Stopped, execute, steps
 
 
 class Prefixed(io.TextIOBase):
@@ -39,7 +39,7 @@ class Prefixed(io.TextIOBase):
         self._stream.flush()
 
 
-def side_by_side(jobs: Sequence[Job], *, workers: int, device: str, data_dir: Path | None = None) -> Stopped | None:
+def run_parallel(jobs: Sequence[Job], *, workers: int, device: str, data_dir: Path | None = None) -> Stopped | None:
     """Carry out the jobs, `workers` at a time, the costliest first; progress goes to stderr line by line.
 
     Those that start from the weights of others wait until all others are done. After an interrupt no job begins, and
@@ -96,7 +96,7 @@ def _alone(job: Job, device: str, data_dir: Path | None, threads: int) -> Stoppe
     idle = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with redirect_stderr(Prefixed(job.path.name, sys.stderr)):  # type: ignore[arg-type]
-            return carry_out(steps([job]), say=_say, bar=_lines, device=device, data_dir=data_dir)
+            return execute(steps([job]), say=_say, bar=_lines, device=device, data_dir=data_dir)
     finally:
         signal.signal(signal.SIGINT, idle)
 

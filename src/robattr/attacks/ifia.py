@@ -1,0 +1,260 @@
+"""IFIA: move the explanation, keep the prediction (Ghorbani et al. 2019, as the paper's evaluation uses it).
+
+Rows: the attack runs on R restarts of B examples at once, restart by restart: row r·B + b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import inf, nan
+
+import torch
+from torch import Tensor, nn
+
+from robattr.attacks import passes, per_example_rng
+from robattr.attacks.attack_losses import reference
+from robattr.attacks.checks import check_attack
+from robattr.attacks.maps import AttributionMap, constant_along_ray, integrated_gradients, orderable
+from robattr.engine.batch_size import rows_that_fit
+from robattr.errors import InvalidInput
+from robattr.formula.ascent import APGD, PGD, Ascent, RandomSigns
+from robattr.formula.neighbourhoods import LinfBall
+from robattr.formula.network import bind, second_order
+from robattr.metrics import kendall
+from robattr.models.smooth import smooth
+
+Measure = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Iterate:
+    """One step of the attack on all rows: the point, the true net's map there, and whether the prediction was kept."""
+
+    x: Tensor
+    map: Tensor
+    keeps: Tensor
+
+
+@dataclass(frozen=True)
+class AttackResult:
+    """What the attack found, per example (B,). Where nothing lowered the score: `perturbed` is x, score 1, iterate 0.
+    Where the clean map has no order to keep (constant, or not finite): every score is NaN, and nothing was kept.
+
+    kept      some iterate kept the prediction (else the attack failed, however fragile the example)
+    score     the lowest first measure over prediction-keeping iterates; perturbed, map, iterate, restart belong to it
+    worst     for every measure its own lowest value over all prediction-keeping iterates
+    history   (B, steps) of every measure: its lowest value so far
+    flips     share of iterates that changed the prediction
+    still     share of restarts whose first step moved nothing: the direction vanished
+    """
+
+    perturbed: Tensor
+    map: Tensor
+    kept: Tensor
+    score: Tensor
+    iterate: Tensor
+    restart: Tensor
+    flips: Tensor
+    still: Tensor
+    worst: dict[str, Tensor]
+    history: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class IFIA:
+    """`IFIA(model, eps, alpha, steps, kind="topk", k=100)(x, y) -> Found`.
+
+        x_{t+1} = Π(x_t + α·sign ∇_x J(S̃(x_t))),   Π onto the L∞ ball of radius ε and the pixel range
+
+    S̃ is the map of the softplus twin (`beta`, of the `relative` twin where asked; inf is the true net itself, whose
+    maps are flat almost everywhere), J the objective of `kind` (see `kinds`). Every iterate is scored on the true net:
+    an iterate that changes the prediction is not eligible, but the walk goes on from it; of the others the strictly
+    lowest Kendall correlation with the clean map wins.
+
+    `start`: how restarts differ. "step": restart 0 starts at x, the others one seeded random sign step away,
+    on the same lattice x + αℤ; "ball": every restart starts at a seeded uniform point of the ball. `ids` name
+    the examples: starts depend on the id, the seed and the restart alone, so that results do not depend on
+    batches or processes.
+
+    `adaptive` walks with momentum and step halving; `keep` adds −keep·relu(margin) so that the walk turns
+    back where the prediction flips. `guide` is the map to differentiate when `map` cannot be; `source` the net to
+    take the direction from in place of `model` (a transfer attack). `measures`
+    score (clean, perturbed) maps, 1 = alike; the first selects the iterate. With `batch` the passes are compiled for
+    batches of that many examples, and shorter ones padded; None runs eagerly.
+    """
+
+    model: nn.Module
+    eps: float
+    alpha: float
+    steps: int
+    kind: str = "topk"
+    k: int = 100
+    restarts: int = 1
+    map: AttributionMap = field(default_factory=integrated_gradients)
+    guide: AttributionMap | None = None
+    beta: float = 1.0
+    relative: bool = False
+    bounds: tuple[float, float] = (0.0, 1.0)
+    start: str = "step"
+    adaptive: bool = False
+    keep: float = 0.0
+    target: Tensor | None = None
+    source: nn.Module | None = None
+    measures: dict[str, Measure] = field(default_factory=lambda: {"kendall": kendall})
+    seed: int = 0
+    batch: int | None = None
+
+    def __call__(self, x: Tensor, y: Tensor, *, ids: Sequence[int] | None = None) -> AttackResult:
+        check_attack(
+            x, y, ids, bounds=self.bounds, alpha=self.alpha, steps=self.steps, restarts=self.restarts, seed=self.seed
+        )
+        x, y = x.detach(), y.long()  # the labels count steps as well
+        names = torch.arange(len(x)) if ids is None else torch.as_tensor(ids)
+        short = self.can_shorten(x).cpu()
+        parts, order = [], []
+        with second_order(self.model), second_order(self.source or self.model):
+            for attack, group in ((self.shortened(), short.nonzero()[:, 0]), (self, (~short).nonzero()[:, 0])):
+                fits = rows_that_fit(self.model, x, passes=max(attack.map.nodes, attack._guide.nodes))
+                size = max(1, min(fits // self.restarts, self.batch or fits))
+                for part in group.split(size) if len(group) else ():
+                    whole = part if self.batch is None else _padded(part, size)
+                    parts.append(attack._attack(x[whole], y[whole], names[whole].tolist()))
+                    order.append(part)
+        return _joined(parts, order)
+
+    def can_shorten(self, x: Tensor) -> Tensor:
+        """(B,) bool: is the cheaper map of `shortened` provably the same in the whole ball around x?"""
+        nets = (self.model, self.source or self.model)
+        return torch.stack([constant_along_ray(self.map, net, x, eps=self.eps) for net in nets]).all(dim=0)
+
+    def shortened(self) -> IFIA:
+        """The same attack by the map's shortcut, if it has one."""
+        return replace(self, map=self.map.along_ray or self.map)
+
+    @torch.no_grad()  # the decorator, unlike a `with`, does not leak into the caller between two yields
+    def iterates(
+        self, x: Tensor, y: Tensor, clean: Tensor, label: Tensor, *, start: Tensor, rows: Sequence[per_example_rng.Row]
+    ) -> Iterator[Iterate]:
+        """Walk from `start` and show every point visited; clean and label are the maps and predictions at x."""
+        climb, look = self._passes(x)
+        r = reference(self.kind, clean, partial(self._smoothed, x, y), k=self.k, target=self.target)
+        within, rand = LinfBall(self.eps, self.bounds), per_example_rng.source(rows, self.seed, 1)
+        for z in self._walk().iterates(lambda z: climb(z, y, r, label), x, within, start=start, rand=rand):
+            seen, logits = look(z, y)
+            yield Iterate(z, seen, logits.argmax(dim=1) == label)
+
+    @torch.no_grad()
+    def seen(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The maps and predictions at x: what the walk starts from."""
+        clean, logits = self._passes(x)[1](x, y)
+        return clean, logits.argmax(dim=1)
+
+    def starts(self, x: Tensor, rows: Sequence[per_example_rng.Row]) -> Tensor:
+        """The first point of each row (id, restart)."""
+        within = LinfBall(self.eps, self.bounds)
+        if self.start == "ball":
+            return within.project(within.start(x, per_example_rng.source(rows, self.seed, 0)), x)
+        if self.start != "step":
+            raise InvalidInput(f"start must be 'step' or 'ball', got {self.start!r}")
+        aside = (per_example_rng.uniform(x, rows, self.seed, 0) - 0.5).sign()
+        first = torch.tensor([row[-1] == 0 for row in rows], device=x.device).view(-1, *(1,) * (x.dim() - 1))
+        return torch.where(first, x, within.project(x + self.alpha * aside, x))
+
+    @property
+    def _guide(self) -> AttributionMap:
+        return self.guide or self.map.guide or self.map
+
+    def _walk(self) -> Ascent:
+        if self.kind == "random":
+            return RandomSigns(self.steps, self.alpha)
+        return APGD(self.steps, 2 * self.eps) if self.adaptive else PGD(self.steps, self.alpha)
+
+    def _passes(self, x: Tensor) -> tuple[passes.Climb, passes.Look]:
+        source = self.source or self.model
+        up = partial(
+            passes.climb, source, self._guide, kind=self.kind, beta=self.beta, keep=self.keep, relative=self.relative
+        )
+        at = partial(passes.look, self.model, self.map)
+        if self.batch is None or any(passes.has_own_function(net, x) for net in {source, self.model}):
+            return up(), at()
+        size = (self.batch, self.restarts)
+        key = (self._guide, self.kind, self.beta, self.relative, self.keep, *size)
+        return passes.compiled(source, key, up), passes.compiled(self.model, (self.map, *size), at)
+
+    def _smoothed(self, x: Tensor, y: Tensor) -> Tensor:
+        source = self.source or self.model
+        twin = source if self.beta == inf else smooth(source, self.beta, relative=self.relative)
+        return self._guide(bind(twin).detach(), x, y)
+
+    def _attack(self, x: Tensor, y: Tensor, ids: Sequence[int]) -> AttackResult:
+        R, B = self.restarts, len(x)
+        rows = [(i, r) for r in range(R) for i in ids]
+        xs, ys = x.repeat(R, *(1,) * (x.dim() - 1)), y.repeat(R)
+        clean, label = self.seen(xs, ys)
+        start = self.starts(xs, rows)
+        worst = {name: torch.ones(R * B, dtype=torch.float64, device=x.device) for name in self.measures}
+        history: dict[str, list[Tensor]] = {name: [] for name in self.measures}
+        first = next(iter(self.measures))
+        point, seen, at = xs, clean, torch.zeros_like(ys)
+        kept, still, flips = torch.zeros_like(ys).bool(), torch.zeros_like(ys).bool(), torch.zeros_like(ys)
+        for t, step in enumerate(self.iterates(xs, ys, clean, label, start=start, rows=rows), start=1):
+            kept, flips = kept | step.keeps, flips + ~step.keeps
+            still = (step.x == start).flatten(1).all(dim=1) if t == 1 else still
+            for name, measure in self.measures.items():
+                score = measure(clean, step.map)
+                better = step.keeps & (score < worst[name])  # a NaN map never counts as an improvement
+                worst[name] = torch.where(better, score.double(), worst[name])
+                history[name].append(worst[name].view(R, B).amin(dim=0))
+                if name == first:
+                    point, seen = _where(better, step.x, point), _where(better, step.map, seen)
+                    at = torch.where(better, t, at)
+        blank = ~orderable(clean[:B])
+        kept = kept & ~blank.repeat(R)
+        worst = {name: values.masked_fill(blank.repeat(R), nan) for name, values in worst.items()}
+        score, restart = worst[first].view(R, B).min(dim=0)
+        chosen = restart * B + torch.arange(B, device=x.device)
+        return AttackResult(
+            perturbed=point[chosen],
+            map=seen[chosen],
+            kept=kept.view(R, B).any(dim=0),
+            score=score,
+            iterate=at[chosen],
+            restart=restart,
+            flips=flips.view(R, B).sum(dim=0) / (R * max(1, self.steps)),
+            still=still.view(R, B).double().mean(dim=0),
+            worst={name: values.view(R, B).amin(dim=0) for name, values in worst.items()},
+            history={name: torch.stack(values, dim=1) for name, values in history.items()},
+        )
+
+
+def _where(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return torch.where(mask.view(-1, *(1,) * (a.dim() - 1)), a, b)
+
+
+def _padded(part: Tensor, size: int) -> Tensor:
+    """`part` with its last entry repeated up to `size`: compiled passes know one shape."""
+    return torch.cat([part, part[-1:].expand(size - len(part))])
+
+
+def _joined(parts: Sequence[AttackResult], order: Sequence[Tensor]) -> AttackResult:
+    """Groups of examples, without their padding, back in the order of the examples."""
+    back = torch.cat(list(order)).argsort().to(parts[0].score.device)
+
+    def join(pick: Callable[[AttackResult], Tensor]) -> Tensor:
+        return torch.cat([pick(part)[: len(at)] for part, at in zip(parts, order, strict=True)])[back]
+
+    names = list(parts[0].worst)
+    return AttackResult(
+        perturbed=join(lambda f: f.perturbed),
+        map=join(lambda f: f.map),
+        kept=join(lambda f: f.kept),
+        score=join(lambda f: f.score),
+        iterate=join(lambda f: f.iterate),
+        restart=join(lambda f: f.restart),
+        flips=join(lambda f: f.flips),
+        still=join(lambda f: f.still),
+        worst={name: join(lambda f, name=name: f.worst[name]) for name in names},  # type: ignore[misc]
+        history={name: join(lambda f, name=name: f.history[name]) for name in names},  # type: ignore[misc]
+    )

@@ -1,0 +1,185 @@
+"""Attribution maps: what an explanation shows, as one non-negative picture per example.
+
+Shapes: x (B, C, H, W) gives maps (B, H, W); any other input (B, ...) keeps its shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from robattr.errors import InvalidInput, nearest
+from robattr.formula.attribution import IG
+from robattr.formula.network import Bound, Model, bind, gradient, second_order
+from robattr.formula.quadrature import Rule, right
+from robattr.formula.scalars import logit
+from robattr.models.resnet import scale_invariant
+
+Attribution = Callable[[Model, Tensor, Tensor], Tensor]
+
+
+def magnitude(a: Tensor) -> Tensor:
+    """S = Σ_channels |a|, scaled so that its mean is 1 (the reference's maps sum to H·W).
+
+    An attribution that is zero everywhere has no map: the result is NaN, which every attack and measure here
+    refuses or counts, never scores.
+    """
+    s = a.abs().sum(dim=1) if a.dim() == 4 else a.abs()
+    inner = tuple(range(1, s.dim()))
+    return s * (prod(s.shape[1:]) / s.sum(dim=inner, keepdim=True))
+
+
+def orderable(map: Tensor) -> Tensor:
+    """(B,) bool: is there an order of pixels to keep? Not where a map is constant or has a value that is not finite."""
+    flat = map.flatten(1)
+    return flat.isfinite().all(dim=1) & (flat.amax(dim=1) > flat.amin(dim=1))
+
+
+@dataclass(frozen=True)
+class AttributionMap:
+    """The normalised magnitude of an attribution, `S(model, x, y) -> map`; differentiable in x when `of` is.
+
+    nodes       points of x's size that it sends through the net together
+    complete    whether the attribution should add up to logit_y(x) − logit_y(0)
+    along_ray   a cheaper map that is equal wherever the net is constant on the ray from black to x
+    smallest    from this share of x on, where its first point lies; 0 for nowhere
+    guide       the map an attack differentiates in its stead, where this one cannot be
+    """
+
+    name: str
+    of: Attribution
+    nodes: int = 1
+    complete: bool = False
+    along_ray: AttributionMap | None = None
+    smallest: float = 0.0
+    guide: AttributionMap | None = None
+
+    def __call__(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
+        if not isinstance(model, nn.Module):
+            return magnitude(self.of(model, x, y))
+        with second_order(model):  # a module in training mode would move its statistics, and mix the examples
+            return magnitude(self.of(bind(model), x, y))
+
+
+def _gradient(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    return gradient(lambda z: logit(model, z, y), x)
+
+
+def simple_gradient() -> AttributionMap:
+    """S = |∂ logit_y / ∂x| (the paper's appendix calls it SG)."""
+    return AttributionMap("sg", _gradient)
+
+
+def gradient_input() -> AttributionMap:
+    """S = |x ⊙ ∂ logit_y / ∂x|."""
+    return AttributionMap("gi", lambda model, x, y: x * _gradient(model, x, y))
+
+
+def integrated_gradients(N: int = 100, *, rule: Rule | None = None) -> AttributionMap:
+    """S = |IG^{logit_y}(0, x)| with the reference's N right-hand points (i/N)·x, i = 1..N, or those of a `rule`.
+
+    The paper writes the left-hand sum; its code, and so this, takes the right-hand one. The true label's
+    *logit* is attributed, although training attributes the loss.
+    """
+    rule = right(N) if rule is None else rule
+    ig = IG(of=logit, rule=rule)
+
+    def from_black(model: Model, x: Tensor, y: Tensor) -> Tensor:
+        return ig(model, torch.zeros_like(x), x, y)
+
+    ray = gradient_input()
+    return AttributionMap("ig", from_black, nodes=len(rule), complete=True, along_ray=ray, smallest=min(rule.nodes))
+
+
+def constant_along_ray(map: AttributionMap, model: nn.Module, x: Tensor, *, eps: float = 0.0) -> Tensor:
+    """(B,) bool: is `map.along_ray` provably the same map, at x and everywhere within L∞ distance ε of it?
+
+    For nets that standardise their input IG is a constant times gradient×input while the standard deviation σ
+    stays off its floor at every node. σ is a seminorm below the maximum norm, so σ(x') ≥ σ(x) − ε in the
+    whole ball: it is enough to ask at the point of the ray where the deviation is σ(x) − ε.
+    """
+    if map.along_ray is None:
+        return torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    deviation = x.flatten(1).std(dim=1, correction=0).clamp_min(1e-12)
+    shrink = (1 - eps / deviation).clamp_min(0).view(-1, *(1,) * (x.dim() - 1))
+    return scale_invariant(model, x * shrink, smallest=map.smallest)
+
+
+def saliency(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """The map of x on the net in eval mode, without a graph, by its shortcut where that is exact."""
+    with second_order(model), torch.no_grad():
+        net = bind(model).detach()
+        short = constant_along_ray(map, model, x)
+        if map.along_ray is None or not short.any():
+            return map(net, x, y).detach()
+        quick = map.along_ray(net, x, y)
+        if not short.all():
+            quick[~short] = map(net, x[~short], y[~short])
+        return quick
+
+
+def smooth_grad(samples: int = 20, sigma: float = 0.15, *, seed: int = 0) -> AttributionMap:
+    """S = |mean_i ∂ logit_y(x + σ ξ_i) / ∂x|, ξ_i fixed standard normal draws shared by all examples.
+
+    The draws are fixed so that the map is a function of x: noise that changed from call to call would count
+    as fragility. `sigma` is in the units of x.
+    """
+
+    def averaged(model: Model, x: Tensor, y: Tensor) -> Tensor:
+        source = torch.Generator().manual_seed(seed)
+        noise = torch.randn(samples, 1, *x.shape[1:], generator=source).to(x)
+        shifted = (x + sigma * noise).flatten(0, 1)
+        return _gradient(model, shifted, y.repeat(samples)).view(samples, *x.shape).mean(dim=0)
+
+    return AttributionMap("smoothgrad", averaged, nodes=samples)
+
+
+def from_callable(
+    attribute: Attribution, *, name: str = "custom", nodes: int = 1, guide: AttributionMap | None = None
+) -> AttributionMap:
+    """Any `(model, x, y) -> attribution`, a Captum method for instance: (B, C, H, W), (B, H, W) or the shape of x.
+
+    One value per token of embeddings (B, tokens, width), (B, tokens), will do too. Methods that are not differentiable
+    in x can be scored but give the attack no direction: `guide` is the map that does.
+    """
+
+    def with_grad(model: Model, x: Tensor, y: Tensor) -> Tensor:
+        module = model.module if isinstance(model, Bound) else None
+        with torch.enable_grad():
+            found = attribute(module or model, x, y)
+        _check_attribution(name, found, x)
+        return found
+
+    return AttributionMap(name, with_grad, nodes=nodes, guide=guide)
+
+
+def _check_attribution(name: str, found: object, x: Tensor) -> None:
+    """Refuse what is no map of x: a pixel of it must be one of x, and all channels or features of it may be summed."""
+    if isinstance(found, Tensor):
+        images = x.dim() == 4
+        fits = found.shape[-2:] == x.shape[-2:] if images else found.shape == x.shape[: found.dim()]
+        if fits and len(found) == len(x) and found.dim() in ((3, 4) if images else range(2, x.dim() + 1)):
+            return
+    got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    raise InvalidInput(
+        f"expected the map {name!r} to return a tensor (B, C, H, W), (B, H, W) or of the shape of x, {tuple(x.shape)}, "
+        f"got {got}: convert an array with torch.from_numpy, resize a coarse map with F.interpolate"
+    )
+
+
+def by_name(name: str, *, N: int = 100, bounds: tuple[float, float] = (0.0, 1.0)) -> AttributionMap:
+    """The built-in map of that short name: ig, sg, gi or smoothgrad."""
+    sigma = 0.15 * (bounds[1] - bounds[0])
+    known: dict[str, Callable[[], AttributionMap]] = {
+        "ig": lambda: integrated_gradients(N),
+        "sg": simple_gradient,
+        "gi": gradient_input,
+        "smoothgrad": lambda: smooth_grad(sigma=sigma),
+    }
+    if name not in known:
+        raise InvalidInput(f"unknown attribution map {name!r}: {nearest(name, known)}")
+    return known[name]()

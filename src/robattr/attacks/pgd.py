@@ -1,0 +1,87 @@
+"""The prediction attack behind the Adv Acc column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from robattr.attacks import per_example_rng
+from robattr.attacks.checks import check_attack
+from robattr.errors import InvalidInput, nearest
+from robattr.formula.ascent import APGD, PGD, Ascent, grad_and_value
+from robattr.formula.neighbourhoods import L2Ball, LinfBall, Neighbourhood
+from robattr.formula.network import Model, bind, second_order
+from robattr.formula.scalars import Scalar, cross_entropy
+
+
+def ball(norm: str, eps: float, bounds: tuple[float, float]) -> Neighbourhood:
+    """N(x, ε) within the pixel range, by the name of its norm."""
+    balls: dict[str, Callable[[float, tuple[float, float]], Neighbourhood]] = {"Linf": LinfBall, "L2": L2Ball}
+    if norm not in balls:
+        raise InvalidInput(f"unknown norm {norm!r}: {nearest(norm, balls)}")
+    if not eps >= 0:
+        raise InvalidInput(f"eps must be at least 0, got {eps}")
+    return balls[norm](eps, bounds)
+
+
+@dataclass(frozen=True)
+class PGDAttack:
+    """x' ← Π(x' + α·sign ∇ℓ(x', y)), `steps` times, in the ε-ball and the pixel range.
+
+    `PGDAttack(model, eps, alpha, steps)(x, y) -> x_adv`. As in the reference the last iterate is kept; with
+    `best` the one of the highest loss is. Of several restarts, each example keeps its worst one: a
+    misclassified one before any other, then the highest loss. `ids` name the examples: an example's random
+    starts depend on its id and the seed, not on its batch.
+    """
+
+    model: nn.Module
+    eps: float
+    alpha: float
+    steps: int
+    random_start: bool = True
+    norm: str = "Linf"
+    restarts: int = 1
+    loss: Scalar = cross_entropy
+    bounds: tuple[float, float] = (0.0, 1.0)
+    adaptive: bool = False
+    best: bool = False
+    seed: int = 0
+
+    def __call__(self, x: Tensor, y: Tensor, *, ids: Sequence[int] | None = None) -> Tensor:
+        check_attack(
+            x, y, ids, bounds=self.bounds, alpha=self.alpha, steps=self.steps, restarts=self.restarts, seed=self.seed
+        )
+        x = x.detach()
+        rows = [(i,) for i in (range(len(x)) if ids is None else ids)]
+        wide = (-1, *(1,) * (x.dim() - 1))
+        with second_order(self.model), torch.no_grad():
+            net = bind(self.model).detach()
+            worst, height = x, torch.full_like(y, -torch.inf, dtype=x.dtype)
+            for z in self._candidates(net, x, y, rows):
+                now = self._badness(net, z, y)
+                higher = now > height
+                worst = torch.where(higher.view(wide), z, worst)
+                height = torch.where(higher, now, height)
+        return worst
+
+    def _candidates(self, net: Model, x: Tensor, y: Tensor, rows: Sequence[per_example_rng.Row]) -> Iterator[Tensor]:
+        within = ball(self.norm, self.eps, self.bounds)
+        walk: Ascent = APGD(self.steps, 2 * self.eps) if self.adaptive else PGD(self.steps, self.alpha)
+        grad = grad_and_value(lambda z: self.loss(net, z, y))
+        for restart in range(self.restarts):
+            rand = per_example_rng.source(rows, self.seed, restart)
+            last = within.start(x, rand) if self.random_start else x
+            for z in walk.iterates(grad, x, within, start=last, rand=rand):
+                if self.best:
+                    yield z
+                last = z
+            yield last
+
+    def _badness(self, net: Model, z: Tensor, y: Tensor) -> Tensor:
+        """A number that puts every misclassified point above every other, and ranks by loss among equals."""
+        loss = self.loss(net, z, y)
+        wrong = net(z).argmax(dim=1) != y
+        return torch.where(wrong, 1.0, -1.0) + loss.atan() / 2

@@ -1,0 +1,165 @@
+"""Is the measurement to be trusted? What each evaluation says about itself.
+
+An attack that fails because the gradient is hidden looks like robustness. It betrays itself: its direction
+vanishes, random noise or a search without gradients does more harm, and it still fails when the radius covers
+the whole pixel range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robattr.attacks import per_example_rng
+from robattr.attacks.ifia import IFIA
+from robattr.attacks.maps import AttributionMap
+from robattr.attacks.pgd import PGDAttack
+from robattr.engine.batch_size import rows_that_fit
+from robattr.formula.network import bind, gradient, second_order
+from robattr.formula.scalars import cross_entropy, logit, margin
+
+CURVE = 20  # points of the score against iterations
+RADII = (0.5, 1.0, 2.0, 4.0, 8.0)  # of the score against ε, in units of the protocol's
+SATURATED = 0.01  # a gain of the attack that no longer counts
+
+
+def completeness_gap(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """|Σ_i A_i(x) − (logit_y(x) − logit_y(0))| / |logit_y(x) − logit_y(0)|, (B,).
+
+    For most nets the error of the quadrature. A net that standardises its input is constant along the ray and
+    jumps at black: its attribution sums to 0, and the gap is 1 whatever N.
+    """
+    with second_order(model), torch.no_grad():
+        net = bind(model).detach()
+        size = rows_that_fit(model, x, passes=map.nodes)
+        parts = zip(x.split(size), y.split(size), strict=True)
+        summed = torch.cat([map.of(net, a, b).flatten(1).sum(dim=1) for a, b in parts])
+        change = logit(net, x, y) - logit(net, torch.zeros_like(x), y)
+        return (summed - change).abs() / change.abs()
+
+
+def vanishing(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """(B,) bool: is the gradient of the loss, which the prediction attack follows, exactly zero at x?"""
+    with second_order(model), torch.no_grad():
+        net = bind(model).detach()
+        return (gradient(lambda z: cross_entropy(net, z, y), x) == 0).flatten(1).all(dim=1)
+
+
+def curve_points(steps: int) -> list[int]:
+    """The iterations, from 1, at which the score against iterations is written down."""
+    return sorted({round(1 + (steps - 1) * i / (CURVE - 1)) for i in range(CURVE)})
+
+
+def score_against_eps(attack: IFIA, x: Tensor, y: Tensor, *, ids: Sequence[int]) -> dict[str, list[float]]:
+    """Mean scores at growing radii, up to where a larger one no longer lowers them or covers the pixel range.
+
+    One run from a random point of each ball: from x itself a black pixel would not move, for |x_i·g_i| has no slope
+    there. The step grows with the radius. A larger ball contains the smaller ones, so an example keeps its lowest score
+    so far.
+    """
+    low, high = attack.bounds
+    curve: dict[str, list[float]] = {"eps": [0.0], **{name: [1.0] for name in attack.measures}}
+    lowest = dict.fromkeys(attack.measures, torch.ones((), dtype=torch.float64, device=x.device))
+    first = next(iter(attack.measures))
+    for scale in RADII:
+        eps = min(attack.eps * scale, high - low)
+        wider = replace(attack, eps=eps, alpha=attack.alpha * eps / attack.eps, restarts=1, start="ball")
+        found = wider(x, y, ids=ids)
+        curve["eps"].append(eps)
+        for name in attack.measures:
+            lowest[name] = torch.minimum(lowest[name], found.worst[name])
+            curve[name].append(float(lowest[name].mean()))
+        if eps >= high - low or (scale > 1 and curve[first][-2] - curve[first][-1] < SATURATED):
+            break
+    return curve
+
+
+def random_search(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    eps: float,
+    bounds: tuple[float, float],
+    ids: Sequence[int],
+    queries: int = 200,
+) -> Tensor:
+    """Adversarial points found without any gradient (after Andriushchenko et al. 2020, Square Attack).
+
+    Each query sets one random window (of a flat input: a random subset) to x ± ε and keeps it if the margin
+    grew.
+    """
+    rand = per_example_rng.source([(i,) for i in ids], 7)
+    wide = (-1, *(1,) * (x.dim() - 1))
+    with second_order(model), torch.no_grad():
+        best = (x + eps * (rand(x[:, :, :1]) - 0.5).sign() if x.dim() == 4 else x).clamp(*bounds)
+        height = margin(model, best, y)
+        for query in range(queries):
+            share = 0.5 * (1 - query / queries) ** 2 + 0.01
+            step = eps * (rand(x.flatten(2)[:, :, :1] if x.dim() == 4 else x) - 0.5).sign()
+            window = _window(x, rand(x.flatten(1)[:, :2]), share) if x.dim() == 4 else rand(x) < share
+            trial = torch.where(window, x + step.view(*step.shape, *(1,) * (x.dim() - step.dim())), best).clamp(*bounds)
+            now = margin(model, trial, y)
+            best = torch.where((now > height).view(wide), trial, best)
+            height = torch.maximum(now, height)
+    return best
+
+
+def _window(x: Tensor, at: Tensor, share: float) -> Tensor:
+    """(B, 1, H, W) bool: a square that covers `share` of the image, placed by two uniform numbers per example."""
+    height, width = x.shape[2:]
+    side = max(1, round((share * height * width) ** 0.5))
+    inside = []
+    for axis, length in enumerate((height, width)):
+        first = (at[:, axis] * max(1, length - side + 1)).floor()[:, None]
+        place = torch.arange(length, device=x.device)
+        inside.append((place >= first) & (place < first + side))
+    rows, columns = inside
+    window: Tensor = (rows[:, :, None] & columns[:, None, :])[:, None]
+    return window
+
+
+def accuracies(attack: PGDAttack, x: Tensor, y: Tensor, *, ids: Sequence[int]) -> dict[str, float]:
+    """Accuracy on the same correctly classified examples under four attacks; hidden gradients set them apart.
+
+    pgd: the protocol's;  margin: the same on the margin, which does not saturate;  search: without gradients;
+    unbounded: the protocol's with a radius that covers the pixel range, which nothing withstands.
+    """
+    low, high = attack.bounds
+    whole = high - low
+    steps = max(attack.steps, 20)
+    points = {
+        "pgd": attack(x, y, ids=ids),
+        "margin": replace(attack, loss=margin)(x, y, ids=ids),
+        "search": random_search(attack.model, x, y, eps=attack.eps, bounds=attack.bounds, ids=ids),
+        "unbounded": replace(attack, eps=whole, alpha=whole / 10, steps=steps)(x, y, ids=ids),
+    }
+    with second_order(attack.model), torch.no_grad():
+        return {name: float((attack.model(z).argmax(dim=1) == y).double().mean()) for name, z in points.items()}
+
+
+def alarms(summary: dict[str, Any]) -> list[str]:
+    """What a reader must know before believing the numbers, each in one sentence."""
+    found, under = summary["diagnostics"], summary["diagnostics"]["accuracy_under"]
+    score, control = (summary["columns"][name]["value"] for name in ("kendall", "noise_kendall"))
+    said = []
+    if (share := found["vanishing_loss"]) > 0.1:
+        said.append(f"the loss gradient is exactly zero on {share:.0%} of the examples: do not trust Adv Acc")
+    if (share := found["vanishing_map"]) > 0.1:
+        said.append(f"the attribution attack had no direction on {share:.0%} of the examples: do not trust its scores")
+    if score is not None and control is not None and control < score - SATURATED:
+        said.append(f"random noise of the same ε scores lower ({control:.3f}) than the attack ({score:.3f})")
+    for name, words in (("margin", "PGD on the margin"), ("search", "a search without gradients")):
+        if under["pgd"] - under[name] > 0.15:
+            said.append(f"{words} leaves {under[name]:.0%} correct where the protocol's PGD leaves {under['pgd']:.0%}")
+    if under["unbounded"] > 0.2:
+        said.append(f"PGD over the whole pixel range leaves {under['unbounded']:.0%} correct: gradients are masked")
+    if (fall := found["still_falling"]) > SATURATED:
+        said.append(f"the attack had not converged: its last tenth of iterations lowered Kendall by {fall:.3f}")
+    if summary["excluded"]:
+        said.append(f"{summary['excluded']} correct examples have constant or non-finite maps, and no score")
+    return said

@@ -1,0 +1,160 @@
+"""One block of examples under one protocol: attack them, and write down one record for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from math import isnan, nan
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robattr.attacks.ifia import IFIA, AttackResult
+from robattr.attacks.maps import AttributionMap, orderable, saliency
+from robattr.evaluation.diagnostics import completeness_gap, curve_points, vanishing
+from robattr.evaluation.protocol import Protocol
+from robattr.evaluation.protocol_attacks import attribution_attacks, measures, noise_control, prediction_attacks
+from robattr.evaluation.resume_checks import answers, centres
+from robattr.formula.network import second_order
+from robattr.metrics import kendall, tie_ceiling, topk_intersection
+
+Record = dict[str, Any]
+
+SCORES = ("topk", "kendall", "spearman", "cosine", "ssim", "mass_center")
+
+
+def evaluate_batch(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    ids: Sequence[int],
+    protocol: Protocol,
+    map: AttributionMap,
+    source: nn.Module | None = None,
+    batch: int | None = None,
+) -> list[Record]:
+    """The records of a block of examples. Their content depends on the block and the protocol alone.
+
+    With a `source` the attacks follow that net's gradients (a transfer attack). With `batch`, at least the size of the
+    block, the attribution attack is compiled.
+    """
+    with second_order(model), torch.no_grad():
+        sure, predicted = answers(model, x, y)
+        withstood = torch.ones_like(predicted, dtype=torch.bool)
+        for attack in prediction_attacks(protocol, source or model):
+            withstood &= model(attack(x, y, ids=ids)).argmax(dim=1) == y
+    records: list[Record] = [
+        {
+            "id": int(ids[b]),
+            "label": int(y[b]),
+            "predicted": int(predicted[b]),
+            "correct": bool(predicted[b] == y[b]),
+            "confidence": round(float(sure[b]), 4),
+            "adv_correct": bool(withstood[b]),
+            "protocol": protocol.name,
+            "map": map.name,
+            "seed": protocol.seed,
+            **dict.fromkeys(SCORES),
+            "centre": None,
+            "kept": None,
+            "excluded": None,
+            "diagnostics": {},
+        }
+        for b in range(len(x))
+    ]
+    right = (predicted == y).nonzero()[:, 0]
+    if len(right):
+        for b, lost in zip(right.tolist(), vanishing(model, x[right], y[right]).tolist(), strict=True):
+            records[b]["diagnostics"]["vanishing_loss"] = lost
+        clean = saliency(map, model, x[right], y[right])
+        usable = orderable(clean)
+        for b, ok in zip(right.tolist(), usable.tolist(), strict=True):
+            if not ok:
+                records[b]["excluded"] = "the clean map is constant or not finite: it has no order to keep"
+        right, clean = right[usable], clean[usable]
+    if len(right):
+        for b, at in zip(right.tolist(), centres(map, model, x[right], y[right], clean=clean), strict=True):
+            records[b]["centre"] = at
+        names = [int(ids[b]) for b in right.tolist()]
+        attacks = attribution_attacks(protocol, model, map, images=x.dim() == 4, source=source, batch=batch)
+        rows = attribution_scores(attacks, x[right], y[right], clean, ids=names, protocol=protocol)
+        for b, row in zip(right.tolist(), rows, strict=True):
+            records[b].update({**row, "diagnostics": {**records[b]["diagnostics"], **row["diagnostics"]}})
+    return records
+
+
+def attribution_scores(
+    attacks: Sequence[IFIA], x: Tensor, y: Tensor, clean: Tensor, *, ids: Sequence[int], protocol: Protocol
+) -> list[Record]:
+    """The attribution part of the records of correctly classified examples with maps `clean`."""
+    images, model, map = x.dim() == 4, attacks[0].model, attacks[0].map
+    each = [attack(x, y, ids=ids) for attack in attacks]
+    chosen = torch.stack([found.score for found in each]).argmin(dim=0)  # the first of equals: the paper's own
+    kept = reduce(torch.logical_or, (found.kept for found in each))
+    scores = {name: m(clean, each[0].map) for name, m in measures(protocol, images=images).items()}
+    if protocol.strict:
+        scores = {name: reduce(torch.minimum, (f.worst[name] for f in each), s) for name, s in scores.items()}
+    if images:
+        scores["mass_center"] = (-scores["mass_center"]).clamp_min(0)  # 0, not the failure value 1, where nothing moved
+    seen = torch.stack([found.map for found in each])[chosen, torch.arange(len(x), device=x.device)]
+    scores.update(_foreground(x, clean, seen, protocol.eval_k))
+    if protocol.strict:  # a failure has no score; in the paper's protocol it has 1
+        scores = {name: values.masked_fill(~kept, nan) for name, values in scores.items()}
+    control = noise_control(protocol, model, map)(x, y, ids=ids)
+    scores |= {f"noise_{name}": values.masked_fill(~control.kept, nan) for name, values in control.worst.items()}
+    scores["ceiling"] = tie_ceiling(clean)
+    beside = _diagnostics(model, x, y, map, each)
+    return [
+        {
+            **{name: _number(values[b]) for name, values in scores.items()},
+            "kept": bool(kept[b]),
+            "attack": int(chosen[b]),
+            "repeat": int(each[chosen[b]].restart[b]),
+            "iterate": int(each[chosen[b]].iterate[b]),
+            "diagnostics": beside[b],
+        }
+        for b in range(len(x))
+    ]
+
+
+def _diagnostics(model: nn.Module, x: Tensor, y: Tensor, map: AttributionMap, each: list[AttackResult]) -> list[Record]:
+    at = [t - 1 for t in curve_points(each[0].history["kendall"].shape[1])]
+    curves = {
+        name: reduce(torch.minimum, (found.history[name] for found in each))[:, at] for name in ("kendall", "topk")
+    }
+    gap = completeness_gap(map, model, x, y) if map.complete else torch.full_like(x.flatten(1)[:, 0], nan)
+    return [
+        {
+            "completeness_gap": _number(gap[b]),
+            "vanishing_map": float(each[0].still[b]),
+            "flips": float(each[0].flips[b]),
+            "curves": {name: [round(v, 4) for v in values[b].tolist()] for name, values in curves.items()},
+        }
+        for b in range(len(x))
+    ]
+
+
+def _foreground(x: Tensor, clean: Tensor, seen: Tensor, k: int) -> dict[str, Tensor]:
+    """Scores of the kept maps `seen` on the non-black pixels of x alone, with k at most half of them.
+
+    IG from black is exactly 0 on black pixels: one tie of most of an MNIST image, which caps τ-b below 1 even
+    for a map that keeps its order (`tie_ceiling`).
+    """
+    mask = (x != 0).any(dim=1) if x.dim() == 4 else x != 0
+    if mask.dim() > clean.dim():  # one value per token, say, of embeddings (B, tokens, width)
+        mask = mask.flatten(clean.dim()).any(dim=-1)
+    size = mask.flatten(1).sum(dim=1)
+    some = size >= 2
+    half = (size // 2).clamp(1, k)
+    full = torch.where(some.view(-1, *(1,) * (mask.dim() - 1)), mask, True)
+    return {
+        "foreground_kendall": kendall(clean, seen, mask=full).masked_fill(~some, nan),
+        "foreground_topk": topk_intersection(clean, seen, half, mask=full).masked_fill(~some, nan),
+    }
+
+
+def _number(value: Tensor) -> float | None:
+    number = float(value)
+    return None if isnan(number) else number

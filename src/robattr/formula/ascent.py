@@ -1,0 +1,172 @@
+"""PGD, APGD and random signs: iterators over points of a neighbourhood, driven by z ↦ (∇J(z), J(z)).
+
+Training's max, the prediction attack and IFIA all use them. They take the gradient function rather than the value,
+because that is what the engine compiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from robattr.errors import InvalidInput
+from robattr.formula.neighbourhoods import Neighbourhood, Rand
+from robattr.formula.network import no_gradient, transformed
+
+Value: TypeAlias = Callable[[Tensor], Tensor]
+"""J: z (B, ...) ↦ (B,), what the adversary maximises, each example on its own."""
+
+GradAndValue: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""z (B, ...) ↦ (∇J(z), like z; J(z), (B,))."""
+
+
+def grad_and_value(value: Value, *, allow_zero: bool = False) -> GradAndValue:
+    """z ↦ (∇J(z), J(z)) of a value that treats each example on its own.
+
+    Where J does not depend on z the gradient is refused, or zero with `allow_zero`: the attribution maps of a piecewise
+    linear network are locally constant, its loss is not.
+    """
+
+    def sum_and_each(z: Tensor) -> tuple[Tensor, Tensor]:
+        each = value(z)
+        if each.shape != z.shape[:1]:
+            raise InvalidInput(
+                f"expected one number per example, shape ({len(z)},), got {tuple(each.shape)}: do not average or sum "
+                "over the batch"
+            )
+        return each.sum(), each
+
+    def found(z: Tensor) -> tuple[Tensor, Tensor]:
+        if transformed():
+            gradient, (_, each) = torch.func.grad_and_value(sum_and_each, has_aux=True)(z)
+            return gradient, each
+        with torch.enable_grad():
+            v = z.detach().requires_grad_()
+            total, each = sum_and_each(v)
+            if not total.requires_grad:
+                if not allow_zero:
+                    raise no_gradient()
+                return torch.zeros_like(z), each
+            (gradient,) = torch.autograd.grad(total, v, materialize_grads=True)
+        return gradient, each.detach()
+
+    return found
+
+
+class Ascent(Protocol):
+    """A search of N(x, ε) from `start`; yields the point after each step."""
+
+    def iterates(
+        self, grad: GradAndValue, x: Tensor, within: Neighbourhood, *, start: Tensor, rand: Rand = torch.rand_like
+    ) -> Iterator[Tensor]: ...
+
+
+def maximise(
+    ascent: Ascent,
+    value: Value,
+    x: Tensor,
+    within: Neighbourhood,
+    *,
+    start: Tensor | None = None,
+    rand: Rand = torch.rand_like,
+) -> Tensor:
+    """x*: the last iterate of the ascent on J. Starts at `start`, else at a random point of the neighbourhood."""
+    z = (within.start(x, rand) if start is None else within.project(start, x)).detach()
+    with torch.no_grad():
+        last = z
+        for last in ascent.iterates(grad_and_value(value), x, within, start=z, rand=rand):  # noqa: B007
+            pass
+    return last
+
+
+@dataclass(frozen=True)
+class PGD:
+    """z ← Π(z + step_size · direction(∇J(z))), `steps` times (sign steps in the L∞ ball)."""
+
+    steps: int
+    step_size: float
+
+    def __post_init__(self) -> None:
+        if isinstance(self.steps, bool) or not isinstance(self.steps, Integral) or self.steps < 0:
+            raise InvalidInput(f"PGD expects a whole number of steps ≥ 0, got {self.steps!r}")
+        if not isinstance(self.step_size, Real) or not 0.0 <= self.step_size < float("inf"):
+            raise InvalidInput(f"PGD expects a step size ≥ 0, got {self.step_size!r}")
+
+    def iterates(
+        self, grad: GradAndValue, x: Tensor, within: Neighbourhood, *, start: Tensor, rand: Rand = torch.rand_like
+    ) -> Iterator[Tensor]:
+        z = start
+        for _ in range(self.steps):
+            z = within.project(z + self.step_size * within.direction(grad(z)[0]), x)
+            yield z
+
+
+@dataclass(frozen=True)
+class RandomSigns:
+    """z = Π(x + a·sign ξ), independent draws: the control that uses no gradient."""
+
+    steps: int
+    step_size: float
+
+    def iterates(
+        self, grad: GradAndValue, x: Tensor, within: Neighbourhood, *, start: Tensor, rand: Rand = torch.rand_like
+    ) -> Iterator[Tensor]:
+        for _ in range(self.steps):
+            yield within.project(x + self.step_size * (rand(x) - 0.5).sign(), x)
+
+
+@dataclass(frozen=True)
+class APGD:
+    """Momentum, and a step that halves per example when progress stalls (Croce & Hein 2020, section 3).
+
+        u = Π(z_t + a·d(∇J)),   z_{t+1} = Π(z_t + 0.75 (u − z_t) + 0.25 (z_t − z_{t−1}))
+
+    At each checkpoint an example halves its step and goes back to its best point if fewer than three quarters of its
+    steps went up, or if neither its step nor its best value changed since the last checkpoint. Their first step is 2ε.
+    """
+
+    steps: int
+    step_size: float
+
+    def iterates(
+        self, grad: GradAndValue, x: Tensor, within: Neighbourhood, *, start: Tensor, rand: Rand = torch.rand_like
+    ) -> Iterator[Tensor]:
+        def each(flags: Tensor) -> Tensor:
+            return flags.view(-1, *(1,) * (x.dim() - 1))
+
+        z = before = best_z = start
+        step = x.new_full((len(x),), self.step_size)
+        best = last = at_check = torch.full_like(step, -torch.inf)
+        best_gradient, rises, since = torch.zeros_like(x), torch.zeros_like(step), 0
+        halved = torch.zeros_like(step, dtype=torch.bool)
+        checkpoints = self.checkpoints()
+        for t in range(self.steps):
+            gradient, value = grad(z)
+            better = value > best
+            rises, since = rises + (value > last), since + 1
+            best, last = torch.where(better, value, best), value
+            best_z = torch.where(each(better), z, best_z)
+            best_gradient = torch.where(each(better), gradient, best_gradient)
+            if t in checkpoints:
+                stuck = (rises < 0.75 * since) | (~halved & (at_check >= best))
+                step = torch.where(stuck, step / 2, step)
+                z, before = (torch.where(each(stuck), best_z, p) for p in (z, before))
+                gradient = torch.where(each(stuck), best_gradient, gradient)
+                halved, at_check, rises, since = stuck, best, torch.zeros_like(rises), 0
+            u = within.project(z + each(step) * within.direction(gradient), x)
+            z, before = within.project(z + 0.75 * (u - z) + 0.25 * (z - before), x) if t else u, z
+            yield z
+
+    def checkpoints(self) -> set[int]:
+        """The iterations at which steps may halve: after 22% of them, then at intervals that shrink to 6%."""
+        at, span, found = 0.22, 0.22, set()
+        while at < 1:
+            found.add(round(at * self.steps))
+            span = max(span - 0.03, 0.06)
+            at += span
+        return found

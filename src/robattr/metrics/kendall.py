@@ -1,0 +1,115 @@
+"""Kendall's τ-b between two maps, exactly, and the ceiling that ties put on it.
+
+    τ-b = (C − D) / √((n₀ − T_a)(n₀ − T_b)),   n₀ = n(n−1)/2,
+
+C and D the concordant and discordant pairs of pixels, T_a and T_b the pairs tied in a and in b (Kendall 1945). All
+counts are integers. Time grows as n log n and memory as n, so that maps of any size fit.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from robattr.metrics._validation import by_slabs, check_maps, check_pair, counted, rows, spoiled, tied_pairs
+
+_SMALL = 16  # blocks of positions this short are compared pair by pair: cheaper than four more partitions
+
+
+def kendall(a: Tensor, b: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    """Kendall's τ-b of each pair of maps, (B,) float64, equal to `scipy.stats.kendalltau`.
+
+    `a`, `b`: (B, n), (B, H, W) or (B, C, H, W). `mask` (bool, as many pixels) restricts each example to its own
+    pixels, for instance the foreground. A map that is constant or has NaN on those pixels has no order: nan.
+    """
+    check_pair(a, b)
+    tau = by_slabs(_tau_b, rows(a, mask), rows(b, mask))
+    return tau.masked_fill(spoiled(a, mask) | spoiled(b, mask), float("nan"))
+
+
+def tie_ceiling(a: Tensor, b: Tensor | None = None, *, mask: Tensor | None = None) -> Tensor:
+    """The highest τ-b that any map can reach against `a`, given the ties: (B,) float64.
+
+    A pair tied in either map is neither concordant nor discordant, so C − D ≤ n₀ − max(T_a, T_b) and
+
+        τ-b ≤ √((n₀ − max(T_a, T_b)) / (n₀ − min(T_a, T_b))).
+
+    Without `b` the other map is free of ties (T_b = 0): √(1 − T_a/n₀), reached by every map that keeps the order
+    of `a` and breaks all its ties. With `b`, the ties that `b` really has. Constant maps or NaN: nan.
+    """
+    check_maps(a) if b is None else check_pair(a, b)
+    pairs = _pairs(counted(rows(a, mask)))
+    ties_a = _ties(rows(a, mask))
+    ties_b = torch.zeros_like(ties_a) if b is None else _ties(rows(b, mask))
+    high, low = torch.maximum(ties_a, ties_b), torch.minimum(ties_a, ties_b)
+    bound = ((pairs - high).double() / (pairs - low).double()).sqrt()
+    void = spoiled(a, mask) | (high == pairs)
+    return bound.masked_fill(void if b is None else void | spoiled(b, mask), float("nan"))
+
+
+def _pairs(n: Tensor) -> Tensor:
+    return n * (n - 1) // 2
+
+
+def _ties(a: Tensor) -> Tensor:
+    ordered = a.sort(1).values
+    return tied_pairs(ordered[:, 1:] == ordered[:, :-1])
+
+
+def _tau_b(a: Tensor, b: Tensor) -> Tensor:
+    """τ-b of rows (B, n).
+
+    Line the pixels up by (a, b): then a pair is discordant exactly if b falls along the line. `line` lists places
+    in that line by rising b, equal b by place, so discordant pairs are its inversions, and no tie makes one.
+    """
+    b_sorted, by_b = b.sort(dim=1, stable=True)
+    a_sorted, by_a = a.gather(1, by_b).sort(dim=1, stable=True)
+    b_lined = b_sorted.gather(1, by_a)
+    line = b_lined.sort(dim=1, stable=True).indices
+
+    same_a = a_sorted[:, 1:] == a_sorted[:, :-1]
+    ties_a = tied_pairs(same_a)
+    ties_b = tied_pairs(b_sorted[:, 1:] == b_sorted[:, :-1])
+    ties_both = tied_pairs(same_a & (b_lined[:, 1:] == b_lined[:, :-1]))
+    pairs = _pairs(counted(a))
+    balance = pairs - ties_a - ties_b + ties_both - 2 * inversions(line)
+    untied_a, untied_b = pairs - ties_a, pairs - ties_b
+    tau = balance / untied_a.double().sqrt() / untied_b.double().sqrt()
+    return tau.clamp(-1, 1).masked_fill((untied_a == 0) | (untied_b == 0), float("nan"))
+
+
+def inversions(line: Tensor) -> Tensor:
+    """Pairs i < j with line_i > line_j in each row, (B,) int64; every row of `line` (B, n) permutes 0 … n−1.
+
+    A row is parted, keeping its order, into the values below and above the middle: an inversion across the parts
+    is an upper value before a lower one, and all others lie within a part, where the same is done again. As the
+    values are a permutation, parts are halves exactly and one level is a cumulative sum and a scatter for all: a single
+    sum over the whole batch, because every part before a given one holds exactly half of its size.
+    """
+    B, n = line.shape
+    size = 1 << (n - 1).bit_length()
+    values = torch.arange(size, device=line.device, dtype=torch.int32).repeat(B, 1)
+    values[:, :n] = line  # the padding ascends behind the row: it inverts nothing
+    count = torch.zeros(B, dtype=torch.int64, device=line.device)
+    while size > _SMALL:
+        half = size // 2
+        values = values.view(-1, size)
+        upper = values >= half
+        before = torch.arange(len(values), device=line.device, dtype=torch.int32)[:, None] * half
+        uppers = upper.flatten().cumsum(0, dtype=torch.int32).view(-1, size) - before  # up to this value, in its part
+        # Over a lower value this is its inversions; over the upper ones it runs 1 … half.
+        count += uppers.view(B, -1).sum(1) - len(values) // B * (half * (half + 1) // 2)
+        place = torch.arange(size, device=line.device, dtype=torch.int32)
+        target = torch.where(upper, uppers + (half - 1), place - uppers).long()
+        values = torch.empty_like(values).scatter_(1, target, values & (half - 1))
+        size = half
+    return count + _inversions_within(values.view(-1, size)).view(B, -1).sum(1)
+
+
+def _inversions_within(blocks: Tensor) -> Tensor:
+    """Inversions of short rows (M, size), each a permutation, by comparing every pair: (M,)."""
+    columns = blocks.T.to(torch.int8).contiguous()
+    count = torch.zeros_like(columns)  # at most size − 1 each
+    for distance in range(1, len(columns)):
+        count[distance:] += (columns[:-distance] > columns[distance:]).view(torch.int8)
+    return count.sum(0)

@@ -1,0 +1,133 @@
+"""Galleries packed for the page: one deflated blob for each model and example, drawn by explorer.js.
+
+Layout of a blob, in order (all uint8, rows first, channels last where there are channels):
+perturbation + 128, (T, H, W, C) clipped to ±127 | map before, (H, W) | maps after, (T, H, W) | top-k bits of the map
+before and of the T maps after, ⌈HW / 8⌉ bytes each, most significant bit first. The clean image is stored once.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from robattr.reporting.curves import shades
+from robattr.reporting.gallery import Array, Gallery, brightness, ceiling, read_gallery, top_k
+from robattr.reporting.runs import Evaluation, Group, RunResults
+from robattr.reporting.svg import look
+
+Member = tuple[RunResults, Evaluation, Gallery]
+Place = tuple[Gallery, int, Mapping[str, Any]]
+Example = tuple[int, bytes]  # its number and its image
+
+BUDGET = 6_000_000  # characters of base64 the explorer of one page may take
+MOST_EXAMPLES = 48
+
+
+def explorer(groups: Sequence[Group], *, budget: int = BUDGET) -> list[dict[str, Any]]:
+    """The explorer's data, one entry per group that kept galleries; examples are dropped to stay within `budget`."""
+    shown = [(group, members) for group in groups if (members := _walked(group))]
+    return [_group(group, members, budget // len(shown)) for group, members in shown]
+
+
+def _walked(group: Group) -> list[Member]:
+    """The models that kept the perturbed images, too; thinned galleries of large images have maps alone."""
+    members = [(run, e, read_gallery(e.gallery)) for run, e in group.members if e.gallery]
+    walked = [member for member in members if member[2].walks]
+    return [m for m in walked if m[2].image.shape[1:] == walked[0][2].image.shape[1:]]
+
+
+def _group(group: Group, members: Sequence[Member], budget: int) -> dict[str, Any]:
+    # An example is its image: data of one name may hold others at its place.
+    where = [
+        {(int(i), image.tobytes()): g for g, (i, image) in enumerate(zip(gallery.id, gallery.image, strict=True))}
+        for _, _, gallery in members
+    ]
+    # Examples every model has come first: those are the ones that can be compared.
+    ids = sorted({i for places in where for i in places}, key=lambda i: (-sum(i in p for p in where), i))
+    colours = shades([run for run, _ in group.members])
+    first = members[0][2]
+    channels, height, width = first.image.shape[1:]
+    examples: list[dict[str, Any]] = []
+    spent = 0
+    for i in ids[:MOST_EXAMPLES]:
+        example = _example(i[0], [_place(member, p, i) for member, p in zip(members, where, strict=True)], group.k)
+        spent += len(json.dumps(example)) + 2
+        if examples and spent > budget:
+            break
+        examples.append(example)
+    return {
+        "key": group.key,
+        "title": group.title,
+        "k": group.k,
+        "strict": group.protocol.startswith("strict"),
+        "shape": [height, width, channels],
+        "classes": group.classes,
+        "amplify": _amplify([gallery for _, _, gallery in members]),
+        "models": [run.name for run, _, _ in members],
+        "looks": [look(colours[run.name]) for run, _, _ in members],
+        "iterations": [[int(t) for t in gallery.iterations] for _, _, gallery in members],
+        "examples": examples,
+    }
+
+
+def _place(member: Member, places: Mapping[Example, int], i: Example) -> Place | None:
+    """Where a model's gallery holds example i, with its record; None where it does not hold it."""
+    _, evaluation, gallery = member
+    if i not in places:
+        return None
+    return gallery, places[i], next((r for r in evaluation.records if r.get("id") == i[0]), {})
+
+
+def _example(i: int, places: Sequence[Place | None], k: int) -> dict[str, Any]:
+    gallery, g, _ = next(place for place in places if place is not None)
+    return {
+        "id": i,
+        "label": int(gallery.label[g]),
+        "image": _pack(_last(gallery.image[g]).tobytes()),
+        "models": [None if place is None else _model(place, k) for place in places],
+    }
+
+
+def _model(place: Place, k: int) -> dict[str, Any]:
+    gallery, g, record = place
+    recorded = {key: record.get(key) for key in ("topk", "kendall", "iterate")}
+    top = ceiling(gallery.before[g])
+    return {
+        "blob": _pack(b"".join(_parts(gallery, g, k, top))),
+        "topk": [_rounded(v) for v in gallery.topk[g]],
+        "kendall": [_rounded(v) for v in gallery.kendall[g]],
+        "kept": [bool(v) for v in gallery.kept[g]],
+        "recorded": recorded,
+    }
+
+
+def _parts(gallery: Gallery, g: int, k: int, top: float) -> Iterator[bytes]:
+    change = gallery.perturbed[g].astype(np.int16) - gallery.image[g].astype(np.int16)
+    yield (np.clip(_last(change), -127, 127) + 128).astype(np.uint8).tobytes()
+    maps = [gallery.before[g], *gallery.after[g]]
+    yield b"".join(np.rint(255 * brightness(m, top)).astype(np.uint8).tobytes() for m in maps)
+    yield b"".join(np.packbits(top_k(m, k).reshape(-1)).tobytes() for m in maps)
+
+
+def _amplify(galleries: Sequence[Gallery]) -> int:
+    """The largest amplification the page offers that still keeps every perturbation in the range of a pixel."""
+    most = max(int(np.abs(g.perturbed.astype(np.int16) - g.image[:, None]).max(initial=1)) for g in galleries)
+    return next((times for times in (10, 5, 3) if times * most <= 128), 1)
+
+
+def _last(images: Array) -> Array:
+    """(…, C, H, W) to (…, H, W, C), the order of a canvas."""
+    return np.ascontiguousarray(np.moveaxis(images, -3, -1))
+
+
+def _pack(raw: bytes) -> str:
+    return base64.b64encode(zlib.compress(raw, 9)).decode("ascii")
+
+
+def _rounded(value: float) -> float | None:
+    return round(float(value), 4) if np.isfinite(value) else None

@@ -1,0 +1,275 @@
+"""Publication figures with matplotlib: the paper's figure 1 grid, figure 2 box plots, and curves; tables beside them.
+
+Functions take what was read and return a matplotlib `Figure`; `write_figures` alone touches the disk. Files are
+reproducible: no dates, fixed ids.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robattr._extras import need
+from robattr.reporting import curves, tables
+from robattr.reporting.gallery import Array, Gallery, brightness, ceiling, read_gallery
+from robattr.reporting.record import slug
+from robattr.reporting.runs import Evaluation, Group, RunResults, measured
+from robattr.reporting.svg import SHADES, Series
+
+FORMATS = ("pdf", "svg", "png")
+COLOURS = ("#7d838b", "#c47f12", "#2f80c9", "#0b6e66", "#a84583", "#6a4fc4")
+STYLE = {
+    "font.size": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "robattr",
+}
+MOST_MODELS = 6  # of a figure 1
+DASHES = ("-", "--", ":", "-.")
+DATELESS = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
+
+
+def write_figures(
+    runs: Sequence[RunResults], folder: str | Path, *, formats: Sequence[str] = FORMATS, rows: int = 4
+) -> list[Path]:
+    """Write every figure the runs have the records for, and the table as Markdown, LaTeX and CSV; the paths written."""
+    matplotlib = need("matplotlib", extra="report")
+    target, groups = Path(folder), measured(runs)
+    target.mkdir(parents=True, exist_ok=True)
+    written = [_text(target / f"table.{suffix}", make(tables.table(groups))) for suffix, make in _TABLES.items()]
+    with matplotlib.rc_context(STYLE):
+        for name, figure in _figures(runs, groups, rows):
+            for suffix in formats:
+                path = target / f"{name}.{suffix}"
+                figure.savefig(path, format=suffix, bbox_inches="tight", dpi=200, metadata=DATELESS.get(suffix))
+                written.append(path)
+    return written
+
+
+def grid(group: Group, *, rows: int = 4) -> Any | None:
+    """The paper's figure 1, a row for each example: the image, then each model's maps before and after, and scores.
+
+    Of more models than fit on a page, one seed of each is shown, or else the first of each method.
+    """
+    shown = [(run, e) for run, e in group.of_one_m().members if e.gallery]
+    for key in (lambda run: (run.method, run.config.get("model")), lambda run: run.method):
+        if len(shown) > MOST_MODELS:
+            shown = list({key(run): (run, e) for run, e in reversed(shown)}.values())[::-1]
+    members = [(run, e, read_gallery(e.gallery)) for run, e in shown if e.gallery]
+    first = members[0][2] if members else None
+    shared = [int(i) for i in first.id if all(_same(first, g, i) for _, _, g in members)] if first else []
+    if first is None or not shared:
+        return None
+    chosen = _telling(shared, members[0][1], rows)
+    columns = 1 + 2 * len(members)
+    figure = _figure(width=1.05 * columns, height=1.28 * len(chosen) + 0.35)
+    axes = figure.subplots(
+        len(chosen), columns, squeeze=False, gridspec_kw={"wspace": 0.06, "hspace": 0.34, "width_ratios": [1] * columns}
+    )
+    for row, i in zip(axes, chosen, strict=True):
+        _image(row[0], first.image[_place(first, i)])
+        name = textwrap.fill(_class(group, int(first.label[_place(first, i)])), 16)
+        row[0].set_ylabel(name, fontsize=8, rotation=0, ha="right", va="center", labelpad=6)
+        for m, (_, e, gallery) in enumerate(members):
+            _maps(row[1 + 2 * m : 3 + 2 * m], gallery, _place(gallery, i), _record(e, i))
+    for m, (run, _, _) in enumerate(members):
+        left, right = axes[0][1 + 2 * m].get_position(), axes[0][2 + 2 * m].get_position()
+        name = _literal(run.name.replace(", ", "\n"))  # the method; below it, what sets the run apart
+        middle, above = (left.x0 + right.x1) / 2, left.y1 + 0.09 / len(chosen)
+        figure.text(middle, above, name, ha="center", va="bottom", weight="bold")
+    axes[0][0].set_title("image", fontsize=8, color="#5b6168", pad=3)
+    return figure
+
+
+def boxes(group: Group, colours: Mapping[str, int]) -> Any | None:
+    """The paper's figure 2: how top-k intersection and Kendall's correlation spread over the examples.
+
+    Runs of one method (seeds, say) share its colour. None where no example has a score.
+    """
+    shown = [(run, e) for run, e in group.members if e.scores("topk") and e.scores("kendall")]
+    if not shown:
+        return None
+    figure = _figure(width=7.0, height=0.9 + 0.26 * len(shown))
+    figure.set_layout_engine("constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, (key, label) in zip(
+        axes, (("topk", f"top-{group.k} intersection"), ("kendall", "Kendall's τ")), strict=True
+    ):
+        drawn = axis.boxplot(
+            [e.scores(key) for _, e in shown],
+            orientation="horizontal",
+            patch_artist=True,
+            widths=0.55,
+            flierprops={"markersize": 2, "markeredgewidth": 0.4, "alpha": 0.5},
+            medianprops={"color": "black"},
+        )
+        for patch, (run, _) in zip(drawn["boxes"], shown, strict=True):
+            patch.set_facecolor(_colour(colours[run.name]))
+            patch.set_alpha(0.55)
+        axis.set_xlabel(label)
+    axes[0].set_yticks(range(1, len(shown) + 1), [_literal(run.name) for run, _ in shown], fontsize=8)
+    axes[0].invert_yaxis()
+    return figure
+
+
+def lines(panels: Sequence[tuple[str, Sequence[Series], bool]], *, x_label: str) -> Any | None:
+    """Panels of curves side by side: (label of y, series, logarithmic); None where none has a curve.
+
+    A curve that is zero throughout (the regulariser of a method without one) has no place on a logarithmic axis.
+    """
+    seen = [(label, [s for s in series if not log or max(s.ys) > 0], log) for label, series, log in panels]
+    drawn = [panel for panel in seen if panel[1]]
+    if not drawn:
+        return None
+    names = {s.name for _, series, _ in drawn for s in series}
+    width = 3.4 * len(drawn)
+    columns = max(1, min(2 * len(drawn), int(width / (0.6 + 0.065 * max(map(len, names))))))  # of the legend, in inches
+    figure = _figure(width=width, height=2.5 + 0.2 * -(-len(names) // columns))
+    figure.set_layout_engine("constrained")
+    for axis, (label, series, log) in zip(np.atleast_1d(figure.subplots(1, len(drawn))), drawn, strict=True):
+        for s in series:
+            axis.plot(
+                s.xs,
+                s.ys,
+                color=_colour(s.shade),
+                linestyle=DASHES[s.shade // SHADES % len(DASHES)],
+                label=_literal(s.name),
+                marker="." if len(s.xs) < 20 else None,
+                lw=1.4,
+            )
+        axis.set_xlabel(x_label)
+        axis.set_ylabel(label)
+        if log:
+            axis.set_yscale("log", nonpositive="mask")  # clipped, they would draw a fall to the bottom
+    entries: dict[str, Any] = {}
+    for axis in figure.axes:
+        handles, labels = axis.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    figure.legend([*entries.values()], [*entries], loc="outside lower center", ncols=columns, fontsize=7.5)
+    return figure
+
+
+def figure_name(name: str, group: Group, groups: Sequence[Group]) -> str:
+    """The file of a group's figure, without its ending: of several groups, it says which (datasets may be folders)."""
+    return name if len(groups) == 1 else f"{name}-{slug(group.key)}"
+
+
+def _figures(runs: Sequence[RunResults], groups: Sequence[Group], rows: int) -> list[tuple[str, Any]]:
+    made: list[tuple[str, Any | None]] = []
+    compared = [_compared(group) for group in groups]
+    for group in compared:
+        colours = curves.shades([run for run, _ in group.members])
+        found = {
+            "figure1": grid(group, rows=rows),
+            "figure2": boxes(group, colours),
+            "eps": _evaluated(group, "score_vs_eps", "eps", "ε", colours),
+            "iterations": _evaluated(group, "score_vs_iterations", "iterations", "iteration", colours),
+        }
+        made += [(figure_name(name, group, groups), figure) for name, figure in found.items()]
+    logged = (
+        ("loss", "loss ℓ", True),
+        ("penalty", "size of the regulariser", True),
+        ("val_accuracy", "validation accuracy", False),
+    )
+    every, shown = ({run.path for group in of for run, _ in group.members} for of in (groups, compared))
+    datasets = dict.fromkeys(run.dataset for run in runs)
+    for dataset in datasets:
+        chosen = [run for run in runs if run.dataset == dataset and run.path not in every - shown]
+        colours = curves.shades(chosen)
+        panels = [(label, curves.training(chosen, key, colours), log) for key, label, log in logged]
+        suffix = "" if len(datasets) == 1 else f"-{slug(dataset)}"
+        made.append((f"training{suffix}", lines(panels, x_label="training step")))
+    return [(name, figure) for name, figure in made if figure is not None]
+
+
+def _compared(group: Group) -> Group:
+    """Of runs that vary m (the paper's table 2) one m stands beside other methods; by themselves they are compared."""
+    return group.of_one_m() if len({run.method for run, _ in group.members}) > 1 else group
+
+
+def _evaluated(group: Group, curve: str, x: str, x_label: str, colours: Mapping[str, int]) -> Any | None:
+    scores = (("topk", f"top-{group.k} intersection"), ("kendall", "Kendall's τ"))
+    panels = [(label, curves.evaluation(group, curve, x=x, y=key, colours=colours), False) for key, label in scores]
+    return lines(panels, x_label=x_label)
+
+
+def _telling(shared: Sequence[int], evaluation: Evaluation, rows: int) -> list[int]:
+    """Examples of different classes around the median score, so that the figure shows the usual case."""
+    scored = {r["id"]: r for r in evaluation.records if r.get("topk") is not None}
+    ranked = sorted((i for i in shared if i in scored), key=lambda i: scored[i]["topk"]) or list(shared)
+    by_middle = sorted(ranked, key=lambda i: abs(ranked.index(i) - len(ranked) / 2))
+    classes: dict[int, int] = {}
+    for i in by_middle:
+        classes.setdefault(scored.get(i, {}).get("label", i), i)
+    chosen = [*classes.values(), *(i for i in by_middle if i not in classes.values())]
+    return chosen[:rows]
+
+
+def _maps(pair: Sequence[Any], gallery: Gallery, place: int, record: Mapping[str, Any]) -> None:
+    step, top = gallery.reported(place), ceiling(gallery.before[place])
+    for axis, scores in zip(pair, (gallery.before[place], gallery.after[place][step]), strict=True):
+        _bare(axis)
+        axis.imshow(brightness(scores, top), cmap="magma", vmin=0, vmax=1, interpolation="nearest")
+    topk, kendall = record.get("topk"), record.get("kendall")
+    if topk is None or kendall is None:
+        topk, kendall = float(gallery.topk[place, step]), float(gallery.kendall[place, step])
+    pair[0].set_xlabel("before", fontsize=7.5, color="#5b6168")
+    pair[1].set_xlabel(f"{100 * topk:.0f}% · τ {kendall:.2f}", fontsize=7.5)
+
+
+def _image(axis: Any, image: Array) -> None:
+    _bare(axis)
+    shown = image[0] if image.shape[0] == 1 else np.moveaxis(image, 0, -1)
+    axis.imshow(shown, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+
+
+def _bare(axis: Any) -> None:
+    axis.set_xticks([])
+    axis.set_yticks([])
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
+def _figure(*, width: float, height: float) -> Any:
+    return need("matplotlib.figure", extra="report").Figure(figsize=(width, height))
+
+
+def _colour(shade: int) -> str:
+    return COLOURS[shade % SHADES]
+
+
+def _place(gallery: Gallery, i: int) -> int:
+    return int(np.flatnonzero(gallery.id == i)[0])
+
+
+def _same(one: Gallery, other: Gallery, i: int) -> bool:
+    """Whether both hold example i, and it is the same image."""
+    return i in other.id and np.array_equal(one.image[_place(one, i)], other.image[_place(other, i)])
+
+
+def _record(evaluation: Evaluation, i: int) -> Mapping[str, Any]:
+    return next((r for r in evaluation.records if r.get("id") == i), {})
+
+
+def _class(group: Group, label: int) -> str:
+    return _literal(group.classes[label] if label < len(group.classes) else str(label))
+
+
+def _literal(text: str) -> str:
+    """Text as it is: matplotlib would read what stands between dollar signs as mathematics."""
+    return text.replace("$", r"\$")
+
+
+def _text(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+_TABLES = {"md": tables.markdown, "tex": tables.latex, "csv": tables.csv}

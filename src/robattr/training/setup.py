@@ -1,0 +1,169 @@
+"""How a run begins and ends: the data, the network, the checkpoint it continues from, the weights it leaves."""
+
+from __future__ import annotations
+
+import json
+from inspect import signature
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from robattr import data as datasets
+from robattr import models
+from robattr.data import Dataset
+from robattr.engine import Step, layout
+from robattr.engine.processes import World
+from robattr.errors import CheckpointError, InvalidInput, RobattrError, UnsupportedModel, nearest
+from robattr.formula.checks import check_batch
+from robattr.models.defaults import DEFAULTS
+from robattr.models.weights_file import locate
+from robattr.training import checkpoint
+from robattr.training.config import TrainConfig
+from robattr.training.run_directory import RunDirectory
+from robattr.training.state import TrainState, make_optimizer
+
+
+def init_or_resume(
+    run: TrainConfig, here: RunDirectory, *, data: Dataset, model: nn.Module | None, world: World, dtype: torch.dtype
+) -> tuple[TrainState, list[str]]:
+    """The state to continue from, the same on every process, and what there is to say about it.
+
+    A new run first writes the checkpoint of step 0 and then continues from it, so there is always a good
+    state on the disk, and beginning and resuming are one path.
+    """
+    torch.manual_seed(run.seed)
+    model = (model or build_model(run, data)).to(world.device, dtype)
+    check_fit(model, data, world=world, dtype=dtype)
+    arithmetic = "fp32" if run.precision == "fp64" else run.precision
+    one = data.pixels(data.train.images[:1]).to(world.device)
+    model = model.to(memory_format=layout(arithmetic, one))  # type: ignore[call-overload]
+    engine = Step(model, compiled=run.compiles(world.device.type), arithmetic=arithmetic)
+    averaged = {name: p.detach().clone() for name, p in model.named_parameters()} if run.average else None
+    state = TrainState(model, make_optimizer(run, model), run.objective(data.bounds), engine, averaged)
+    content, notes = None, run.unreached()
+    if run.batch > len(data.train):
+        notes.append(f"batch={run.batch} is more than there are: every step takes all {len(data.train)} examples")
+    if world.leads:
+        content, refused = checkpoint.load_latest(here.checkpoints, run)
+        if content is None:
+            if run.warm_start:
+                load_weights(model, run.warm_start)
+            content = save(state, run, here)
+        notes += [f"passed over a checkpoint: {reason}" for reason in refused]
+    try:
+        state.restore(checkpoint.unpack(world.from_leader(content)))
+    except (RuntimeError, ValueError) as error:  # torch's words for names, shapes or parameter groups that differ
+        first = str(error).replace(":\n", "\n").splitlines()[:2][-1].strip()
+        raise CheckpointError(
+            f"{here.path} was begun with another network ({first}): give it that one, or choose another --out"
+        ) from error
+    if world.leads and state.step < run.steps:
+        here.weights.unlink(missing_ok=True)  # of fewer steps: whoever finds weights here takes the run for finished
+    if state.step:
+        notes.append(f"continuing {here.path} from step {state.step}")
+    return state, notes
+
+
+def save(state: TrainState, run: TrainConfig, here: RunDirectory) -> bytes:
+    """Write the checkpoint of this step; returns its content."""
+    content = checkpoint.pack(state.snapshot(), run)
+    checkpoint.save(here.checkpoints, content, step=state.step, keep=run.keep)
+    return content
+
+
+def load_dataset(run: TrainConfig, data_dir: str | Path | None = None) -> Dataset:
+    """The dataset that `run` names: one of ours, or a folder of images."""
+    if run.dataset in datasets.names():
+        found = datasets.load(run.dataset, data_dir)
+    elif Path(run.dataset).expanduser().is_dir():
+        found = datasets.from_folder(run.dataset)
+    else:
+        raise InvalidInput(
+            f"{run.dataset!r} is neither a dataset nor a folder of class folders of images: "
+            f"{nearest(run.dataset, datasets.names())}"
+        )
+    return found.full() if run.full else found
+
+
+def build_model(run: TrainConfig, data: Dataset) -> nn.Module:
+    """The network that `run` names: the dataset's own, one of ours sized to the data, or a user's `module:function`."""
+    if not run.model and data.name in DEFAULTS:
+        return models.for_dataset(data.name)
+    if ":" in run.model:
+        return models.from_factory(run.model)
+    name = run.model or "small_cnn"
+    if name not in models.architectures:
+        raise InvalidInput(
+            f"unknown model {name!r} (or package.module:function); {nearest(name, models.architectures)}"
+        )
+    if data.train.images.ndim != 4:
+        raise InvalidInput(
+            f"{name} expects images (C, H, W), got inputs of shape {tuple(data.train.images.shape[1:])} in "
+            f"{data.name}: bring a network of your own, model=package.module:function"
+        )
+    channels, size, _ = data.shape
+    fits = {"classes": len(data.classes), "channels": channels, "size": size, "scale": 255 / data.bounds[1]}
+    make = models.architectures[name]
+    return make(**{key: value for key, value in fits.items() if key in signature(make).parameters})
+
+
+def check_state(model: nn.Module) -> None:
+    """Refuse a module with a state that a file of weights cannot hold, before hours are spent."""
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise UnsupportedModel(
+                f"expected a model whose state is tensors alone, as a file of weights holds them, got {name!r} of "
+                f"{type(value).__name__}: keep it out of get_extra_state()"
+            )
+
+
+def check_fit(model: nn.Module, data: Dataset, *, world: World, dtype: torch.dtype) -> None:
+    """Refuse a network that cannot be trained on the data, before anything is written."""
+    if not any(p.requires_grad for p in model.parameters()):
+        raise UnsupportedModel("the network has no parameters that require a gradient: nothing could be trained")
+    check_state(model)
+    x = data.pixels(data.train.images[:1]).to(world.device, dtype)
+    try:
+        outputs = check_batch(model, x, torch.zeros(1, dtype=torch.int64, device=world.device))
+    except RobattrError:
+        raise
+    except Exception as error:  # networks refuse a size in words of their own: torchvision by an AssertionError
+        raise UnsupportedModel(
+            f"the network fails at inputs of shape {tuple(x.shape[1:])}, as {data.name} is read: "
+            f"{str(error).partition(chr(10))[0]} (of a folder, data.from_folder chooses size and channels)"
+        ) from error
+    if outputs < len(data.classes):
+        raise UnsupportedModel(
+            f"the network has {outputs} outputs, {data.name} {len(data.classes)} classes: give it one for each"
+        )
+
+
+def load_weights(model: nn.Module, ref: str) -> None:
+    """Warm start: the weights of a finished run, of an unfinished one's last checkpoint, of a file or of the zoo."""
+    path = Path(ref).expanduser()
+    unfinished = RunDirectory(path)
+    unfinished.check_bare("warm_start must name weights that take the images as they are")
+    kept = [] if unfinished.weights.exists() else checkpoint.listed(unfinished.checkpoints)
+    if kept:
+        checkpoint.load(kept[-1])  # proves it whole
+        path = kept[-1].path
+    elif not path.is_file():
+        try:
+            path = locate(ref)
+        except CheckpointError as cause:
+            raise CheckpointError(
+                f"no weights to start from: {cause}. Train that run first, or let warm_start name a finished one"
+            ) from cause
+    models.load_weights(model, path)
+
+
+def save_weights(model: nn.Module, run: TrainConfig, here: RunDirectory) -> None:
+    """Leave the final weights as `model.safetensors`, with the configuration in its metadata."""
+    about = {"recipe": run.recipe, "dataset": run.dataset, "method": run.method, "seed": str(run.seed)}
+    try:
+        models.save_model(model, here.weights, metadata={**about, "config": json.dumps(run.as_dict())})
+    except OSError as error:
+        raise CheckpointError(
+            f"could not write {here.weights} ({error}); the last checkpoint holds the weights: make room, then --resume"
+        ) from error

@@ -1,0 +1,382 @@
+"""The attribution attack against a naive reference: one example at a time, autograd and SciPy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+import pytest
+import torch
+from scipy.stats import kendalltau
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nets import OldTanh, OwnActivation, OwnTanh, conv, images
+from robattr.attacks import (
+    IFIA,
+    AttributionMap,
+    PGDAttack,
+    from_callable,
+    gradient_input,
+    integrated_gradients,
+    passes,
+    simple_gradient,
+)
+from robattr.errors import InvalidInput
+from robattr.formula.network import second_order
+from robattr.metrics import mass_center_displacement, top_k_mask
+from robattr.models import resnet
+
+N, K, EPS, ALPHA, STEPS = 5, 9, 0.1, 0.02, 8
+
+
+class Net(nn.Module):
+    """Two layers whose activation is an argument, so that the reference below needs no twin of ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(1, 4, 3, padding=1), nn.Linear(4 * 36, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(x, F.relu)
+
+    def run(self, x: Tensor, act) -> Tensor:
+        return self.fc(act(self.conv(x)).flatten(1))
+
+
+@pytest.fixture(scope="module")
+def case() -> tuple[Net, Tensor, Tensor]:
+    torch.manual_seed(3)
+    net = Net().double()
+    with torch.no_grad():
+        net.conv.weight.mul_(3)
+    x = torch.rand(4, 1, 6, 6, dtype=torch.float64)
+    x[:, :, :2] = 0  # black pixels: exact ties of the IG map
+    return net, x, net(x).argmax(dim=1).detach()
+
+
+def naive_map(name: str, net: Net, x: Tensor, y: int, act) -> Tensor:
+    """The reference's map of one image, with a graph."""
+    points = [1.0] if name == "sg" else [i / N for i in range(1, N + 1)]
+    total = torch.zeros_like(x)
+    for t in points:
+        z = t * x if x.requires_grad else (t * x).requires_grad_()
+        (g,) = torch.autograd.grad(net.run(z[None], act)[0, y], z, create_graph=True)
+        total = total + g / len(points)
+    s = (total if name == "sg" else total * x).abs().sum(0)
+    return s * s.numel() / s.sum()
+
+
+def naive_step(name: str, net: Net, x: Tensor, y: int, clean: Tensor, z: Tensor | None = None) -> Tensor:
+    """One step from z (or x) away from the k largest pixels of the clean map, along the softplus net."""
+    z = x if z is None else z
+    mask = torch.zeros(clean.numel(), dtype=torch.bool)
+    mask[(-clean.flatten()).argsort(stable=True)[:K]] = True
+    v = z.detach().clone().requires_grad_()
+    (g,) = torch.autograd.grad(naive_map(name, net, v, y, F.softplus).flatten()[mask].sum(), v)
+    return (x + (z - ALPHA * g.sign() - x).clamp(-EPS, EPS)).clamp(0, 1).detach()
+
+
+def naive_attack(name: str, net: Net, x: Tensor, y: int, start: Tensor) -> tuple[list[Tensor], list[float], Tensor]:
+    """Iterates, best Kendall so far, and the point it belongs to: the loop of the reference, literally."""
+    clean = naive_map(name, net, x, y, F.relu).detach()
+    z, best, kept, iterates, history = start, 1.0, x, [], []
+    for _ in range(STEPS):
+        z = naive_step(name, net, x, y, clean, z)
+        iterates.append(z)
+        if int(net(z[None]).argmax()) == y:
+            tau = kendalltau(clean.numpy(), naive_map(name, net, z, y, F.relu).detach().numpy()).statistic
+            if tau < best:
+                best, kept = tau, z
+        history.append(best)
+    return iterates, history, kept
+
+
+@pytest.mark.parametrize("map", [integrated_gradients(N), simple_gradient()], ids=lambda m: m.name)
+def test_equals_the_naive_reference(case, map: AttributionMap) -> None:
+    net, x, y = case
+    attack = IFIA(net, EPS, ALPHA, STEPS, k=K, restarts=3, map=map, seed=5)
+    found = attack(x, y)
+    walks = {}
+    for b in range(len(x)):
+        for r in range(3):
+            start = attack.starts(x[b : b + 1], [(b, r)])[0]
+            walks[b, r] = naive_attack(map.name, net, x[b], int(y[b]), start)
+        best = min(range(3), key=lambda r: walks[b, r][1][-1])
+        assert found.score[b].item() == pytest.approx(walks[b, best][1][-1], abs=1e-12)
+        torch.testing.assert_close(found.perturbed[b], walks[b, best][2], rtol=0, atol=1e-12)
+        history = [min(walks[b, r][1][t] for r in range(3)) for t in range(STEPS)]
+        assert found.history["kendall"][b].tolist() == pytest.approx(history, abs=1e-12)
+    rows = [(b, 1) for b in range(len(x))]
+    walk = attack.iterates(x, y, *attack.seen(x, y), start=attack.starts(x, rows), rows=rows)
+    for t, step in enumerate(walk):
+        expected = torch.stack([walks[b, 1][0][t] for b in range(len(x))])
+        torch.testing.assert_close(step.x, expected, rtol=0, atol=1e-12)
+    assert found.score.max() < 0.9, "the attack must have done something"
+
+
+def test_restarts_begin_at_x_and_one_step_away(case) -> None:
+    net, x, _ = case
+    attack = IFIA(net, EPS, ALPHA, STEPS, restarts=3, seed=1)
+    first = attack.starts(x, [(i, 0) for i in range(len(x))])
+    other = attack.starts(x, [(i, 1) for i in range(len(x))])
+    assert torch.equal(first, x)
+    moved = (other - x).abs()
+    assert 0 < moved.max() <= ALPHA + 1e-12
+    assert not torch.equal(other, attack.starts(x, [(i, 2) for i in range(len(x))]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "topk"},
+        {"kind": "topk", "adaptive": True, "keep": 0.1, "start": "ball"},
+        {"kind": "topk", "beta": 10.0},
+        {"kind": "topk", "beta": inf},
+        {"kind": "mass_center"},
+        {"kind": "target", "target": torch.eye(6)},
+        {"kind": "random", "alpha": 0.5},
+    ],
+    ids=lambda c: "-".join(str(v) for v in c.values() if not isinstance(v, Tensor)),
+)
+def test_stays_in_the_ball_and_never_counts_a_flipped_label(case, change) -> None:
+    net, x, y = case
+    attack = replace(IFIA(net, 0.6, 0.15, STEPS, k=K, restarts=2, map=integrated_gradients(N)), **change)
+    found = attack(x, y)
+    assert (found.perturbed - x).abs().max() <= 0.6 + 1e-12
+    assert found.perturbed.min() >= 0
+    assert found.perturbed.max() <= 1
+    better = found.iterate > 0
+    assert torch.equal(net(found.perturbed).argmax(dim=1), y), "kept points, and x itself, keep the label"
+    assert torch.equal(found.score[~better], torch.ones_like(found.score[~better]))
+    torch.testing.assert_close(found.map, attack.map(net, found.perturbed, y).detach())
+    assert ((found.flips >= 0) & (found.flips <= 1)).all()
+
+
+def test_a_label_that_is_never_kept_is_no_success() -> None:
+    """The first pixel decides the label and every step moves it across."""
+
+    class Brittle(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            own = (torch.arange(1.0, 10.0) * x.flatten(1) ** 2).sum(dim=1)
+            return torch.stack([own, own + 50 * ((x - 0.5).flatten(1) ** 2).sum(dim=1) - 1e-6], dim=1)
+
+    x = torch.full((1, 1, 3, 3), 0.5)
+    found = IFIA(Brittle(), 0.2, 0.1, 3, k=3, map=simple_gradient(), restarts=2)(x, torch.tensor([0]))
+    assert not found.kept.any()
+    assert found.flips.item() == 1
+    assert found.score.item() == 1
+    assert torch.equal(found.perturbed, x)
+
+
+def test_a_linear_model_is_exactly_robust() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 3)).double()
+    x = torch.rand(4, 1, 6, 6, dtype=torch.float64)
+    y = net(x).argmax(dim=1)
+    found = IFIA(net, 0.3, 0.05, 6, k=K, map=simple_gradient(), restarts=2)(x, y)
+    assert torch.equal(found.score, torch.ones(4, dtype=torch.float64))
+    assert found.still.eq(1).all(), "a constant map gives no direction, and that is reported"
+
+
+class Fragile(nn.Module):
+    """logit_0 = Σ relu(40 (x − ½)): a pixel is attributed only above ½, which the images below straddle by 0.01."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        own = F.relu(40 * (x - 0.5)).flatten(1).sum(dim=1) + 100
+        return torch.stack([own, torch.zeros_like(own)], dim=1)
+
+
+def test_an_example_without_a_map_has_no_score(case) -> None:
+    net, x, _ = case
+    x = x.clone()
+    x[1] = 0  # the IG map from black to black is 0 / 0
+    x[2, 0, 3, 3] = torch.nan
+    label = net(x).argmax(dim=1)
+    found = IFIA(net, EPS, ALPHA, STEPS, k=K, restarts=2, map=integrated_gradients(N))(x, label)
+    blank = torch.tensor([False, True, True, False])
+    assert torch.equal(found.score.isnan(), blank)
+    assert torch.equal(found.worst["kendall"].isnan(), blank)
+    assert not found.kept[blank].any()
+    alone = IFIA(net, EPS, ALPHA, STEPS, k=K, restarts=2, map=integrated_gradients(N))(x[:1], label[:1])
+    assert torch.equal(found.score[:1], alone.score), "the others are scored as without it"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"steps": 0}, "steps of at least 1"),
+        ({"restarts": 0}, "restarts"),
+        ({"alpha": -0.1}, "alpha of at least 0"),
+        ({"seed": -1}, "seed of at least 0"),
+    ],
+)
+@pytest.mark.parametrize("made", [partial(IFIA, k=K, map=integrated_gradients(N)), PGDAttack])
+def test_an_attack_that_would_not_attack_is_refused(case, made, change, words) -> None:
+    net, x, y = case
+    attack = made(net, EPS, ALPHA, STEPS)
+    with pytest.raises(InvalidInput, match=words):
+        replace(attack, **change)(x, y)
+    with pytest.raises(InvalidInput, match="at least one example"):
+        attack(x[:0], y[:0])
+    with pytest.raises(InvalidInput, match="labels, one per example, got 1"):
+        attack(x, y[:1])
+    with pytest.raises(InvalidInput, match="ids, one per example, got 1"):
+        attack(x, y, ids=[7])
+    with pytest.raises(InvalidInput, match=r"within the bounds \(0, 1\)"):
+        attack(255 * x, y)
+    found = attack(x.clone().requires_grad_(), y)
+    assert not getattr(found, "perturbed", found).requires_grad
+
+
+def test_a_fragile_model_is_found_fragile() -> None:
+    x = torch.full((1, 1, 6, 6), 0.49, dtype=torch.float64)
+    x[..., ::2] = 0.51
+    y = torch.tensor([0])
+    found = IFIA(Fragile(), 0.05, 0.01, 10, k=18, map=simple_gradient())(x, y)
+    noise = IFIA(Fragile(), 0.005, 0.005, 10, k=18, map=simple_gradient(), kind="random")(x, y)
+    assert found.kept.all()
+    assert found.score.item() < 0
+    assert noise.score.item() == 1, "noise too small to cross ½ changes nothing"
+
+
+def test_labels_of_any_integer_kind_count_more_steps_than_they_hold(case) -> None:
+    net, x, y = case
+    attack = IFIA(net, EPS, ALPHA, 260, k=K, map=simple_gradient())
+    wide, narrow = attack(x, y), attack(x, y.to(torch.uint8))
+    assert torch.equal(narrow.perturbed, wide.perturbed)
+
+
+def test_results_do_not_depend_on_the_batch(case) -> None:
+    net, x, y = case
+    attack = IFIA(net, EPS, ALPHA, 4, k=K, restarts=2, map=integrated_gradients(N), start="ball")
+    whole = attack(x, y, ids=[10, 11, 12, 13])
+    part = attack(x[[2, 0]], y[[2, 0]], ids=[12, 10])
+    torch.testing.assert_close(part.perturbed, whole.perturbed[[2, 0]], rtol=0, atol=1e-12)
+    torch.testing.assert_close(part.score, whole.score[[2, 0]], rtol=0, atol=1e-12)
+    assert not torch.equal(attack(x, y, ids=[0, 1, 2, 3]).perturbed, whole.perturbed), "ids seed the starts"
+
+
+def test_the_shortcut_of_standardising_nets_equals_the_sum() -> None:
+    torch.manual_seed(1)
+    net = resnet(4, 1, channels=1).double()
+    x = 255 * torch.rand(3, 1, 8, 8, dtype=torch.float64)
+    x[2] = 100 + 0.1 * torch.rand(1, 8, 8, dtype=torch.float64)  # so flat that the floor of σ is active near black
+    y = net(x).argmax(dim=1)
+    by_sum = replace(integrated_gradients(8), along_ray=None)
+    attack = IFIA(net, 8.0, 1.0, 3, k=10, bounds=(0.0, 255.0), map=integrated_gradients(8), restarts=2)
+    assert attack.can_shorten(x).tolist() == [True, True, False]
+    short, long = attack(x, y), replace(attack, map=by_sum)(x, y)
+    torch.testing.assert_close(short.perturbed, long.perturbed, rtol=0, atol=1e-9)
+    torch.testing.assert_close(short.score, long.score, rtol=0, atol=1e-9)
+    torch.testing.assert_close(short.map, long.map, rtol=1e-6, atol=1e-9)
+
+
+def test_a_captum_method_can_be_scored(case) -> None:
+    captum = pytest.importorskip("captum.attr")
+    net, x, y = case
+
+    def attribute(model, x: Tensor, y: Tensor) -> Tensor:
+        return captum.InputXGradient(model).attribute(x.clone().requires_grad_(), target=y)
+
+    theirs = IFIA(net, EPS, ALPHA, 4, k=K, map=from_callable(attribute), guide=gradient_input())(x, y)
+    ours = IFIA(net, EPS, ALPHA, 4, k=K, map=gradient_input())(x, y)
+    torch.testing.assert_close(theirs.score, ours.score, rtol=0, atol=1e-12)
+    torch.testing.assert_close(theirs.perturbed, ours.perturbed, rtol=0, atol=1e-12)
+
+
+def test_a_transfer_attack_follows_the_other_net(case) -> None:
+    net, x, y = case
+    attack = IFIA(net, EPS, ALPHA, 4, k=K, map=integrated_gradients(N))
+    itself = replace(attack, source=net)(x, y)
+    torch.testing.assert_close(itself.perturbed, attack(x, y).perturbed, rtol=0, atol=0)
+    torch.manual_seed(8)
+    other = Net().double()
+    rows = [(b, 0) for b in range(len(x))]
+    clean = attack.map(net, x, y).detach()
+    walk = replace(attack, source=other).iterates(x, y, *attack.seen(x, y), start=x, rows=rows)
+    step = next(iter(walk))
+    assert torch.is_grad_enabled(), "a walk under way leaves the caller's gradient mode alone"
+    expected = torch.stack([naive_step("ig", other, x[b], int(y[b]), clean[b]) for b in range(len(x))])
+    torch.testing.assert_close(step.x, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(step.map, attack.map(net, step.x, y).detach())
+
+
+def test_each_kind_moves_what_it_aims_at(case) -> None:
+    net, x, y = case
+    map = integrated_gradients(N)
+    clean = map(net, x, y).detach()
+    target = torch.zeros(6, 6, dtype=torch.float64)
+    target[4:, 4:] = 1
+    shift = {"moved": lambda a, b: -mass_center_displacement(a, b)}
+    gain = {"mass": lambda a, b: -(b * target).sum(dim=(1, 2)) / 1e3}
+    base = IFIA(net, EPS, ALPHA, STEPS, k=K, map=map)
+    aside = replace(base, kind="mass_center", measures=shift)(x, y)
+    noise = replace(base, kind="random", measures=shift)(x, y)
+    assert aside.worst["moved"].mean() < noise.worst["moved"].mean()
+    there = replace(base, kind="target", target=target, measures=gain)(x, y)
+    assert (-there.worst["mass"] * 1e3 > (clean * target).sum(dim=(1, 2))).all()
+
+
+def test_compiled_passes_are_padded_to_one_shape(case, monkeypatch) -> None:
+    net, x, y = case
+    shapes = set()
+
+    class Recorded:
+        def __init__(self, fn, *, name: str) -> None:
+            self.fn = fn
+
+        def __call__(self, z: Tensor, *rest: Tensor):
+            shapes.add(tuple(z.shape))
+            return self.fn(z, *rest)
+
+    monkeypatch.setattr(passes, "Compiled", Recorded)
+    eager = IFIA(net, EPS, ALPHA, 3, k=K, restarts=2, map=integrated_gradients(N))
+    for part in (slice(0, 4), slice(0, 2)):
+        whole, padded = eager(x[part], y[part]), replace(eager, batch=5)(x[part], y[part])
+        torch.testing.assert_close(padded.perturbed, whole.perturbed, rtol=0, atol=1e-12)
+        torch.testing.assert_close(padded.history["kendall"], whole.history["kendall"], rtol=0, atol=1e-12)
+    assert shapes == {(10, 1, 6, 6)}
+
+
+@pytest.mark.parametrize("function", [OwnTanh, OldTanh])
+def test_a_model_with_an_autograd_function_of_its_own_is_attacked_eagerly(function) -> None:
+    torch.manual_seed(0)
+    net = conv(OwnActivation(function)).eval()
+    known = conv(nn.Tanh()).eval()
+    known.load_state_dict(net.state_dict())
+    x, _, y = (t.float() if t.is_floating_point() else t for t in images())
+    attack = IFIA(net, EPS, ALPHA, 3, k=K, map=integrated_gradients(N))
+    plain = replace(attack, model=known)(x, y)
+    with pytest.warns(UserWarning, match=rf"Function of its own \({function.__name__}\), which torch compiles wrongly"):
+        found = replace(attack, batch=3)(x, y)
+    torch.testing.assert_close(found.perturbed, plain.perturbed)
+    torch.testing.assert_close(found.score, plain.score)
+
+
+@pytest.mark.parametrize(("beta", "relative", "keep"), [(1.0, False, 0.0), (10.0, True, 0.1), (inf, False, 0.1)])
+def test_the_attacks_of_both_protocols_compile_as_one_graph(case, beta: float, relative: bool, keep: float) -> None:
+    net, x, y = case
+    build = partial(passes.climb, net, integrated_gradients(N), kind="topk", beta=beta, keep=keep, relative=relative)
+    reference = top_k_mask(integrated_gradients(N)(net, x, y).detach(), K).to(x)
+    torch.compiler.reset()
+    whole = torch.compile(build(), fullgraph=True, dynamic=False, backend="aot_eager")
+    with torch.no_grad(), second_order(net):
+        for ours, plain in zip(whole(x, y, reference, y), build()(x, y, reference, y), strict=True):
+            torch.testing.assert_close(ours, plain, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"kind": "topkk"}, "did you mean 'topk'"),
+        ({"kind": "target"}, "needs target="),
+        ({"start": "corner"}, "'step' or 'ball'"),
+        ({"k": 99}, "choose a smaller k"),
+    ],
+)
+def test_bad_settings_are_refused(case, change, says: str) -> None:
+    net, x, y = case
+    with pytest.raises(InvalidInput, match=says):
+        replace(IFIA(net, EPS, ALPHA, 2, k=K, map=simple_gradient()), **change)(x, y)

@@ -1,0 +1,228 @@
+"""The doctor finds what is wrong, says what to do, and finds nothing wrong with the healthy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import robattr
+from audit_fixtures import Attentive, Plain, bars, folder, taught
+from nets import NETS
+from robattr.auditing import Check, Diagnosis, Plan, checks, wrap
+from robattr.auditing import cost as costs
+from robattr.errors import UnsupportedModel
+
+
+def levels(diagnosis: Diagnosis) -> dict[str, str]:
+    return {check.name: check.level for check in diagnosis.checks}
+
+
+def finding(diagnosis: Diagnosis, name: str) -> Check:
+    return next(check for check in diagnosis.checks if check.name == name)
+
+
+class Layer(nn.Module):
+    """A linear model of six features, spoilt by `how`."""
+
+    def __init__(self, how) -> None:
+        super().__init__()
+        self.linear, self.how = nn.Linear(6, 3), how
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.how(self.linear, x)
+
+
+class Layer255(nn.Module):
+    """Scales bytes to [0, 1]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / 255
+
+
+class _Once(torch.autograd.Function):
+    """Differentiable once only."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g: Tensor) -> Tensor:
+        raise RuntimeError("this layer has no derivative of any use")
+
+
+class _OwnRelu(torch.autograd.Function):
+    """A ReLU whose derivative autograd refuses to differentiate, but only where a backward pass comes by."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g: Tensor) -> Tensor:
+        return g * (ctx.saved_tensors[0] > 0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.0012, "1.2 ms"),
+        (0.5, "500 ms"),
+        (1.16, "1.16 s"),
+        (90.0, "90 s"),
+        (150.0, "2.5 minutes"),
+        (9000.0, "2.5 hours"),
+    ],
+)
+def test_durations_are_words(seconds: float, words: str) -> None:
+    assert checks._duration(seconds) == words
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_healthy_networks_pass(name: str) -> None:
+    found = robattr.doctor(NETS[name](), shape=(1, 8, 8))
+    assert found.healthy, str(found)
+    assert finding(found, "derivatives").level == "ok"
+    assert finding(found, "curvature").level == "ok"
+    assert ("twin" in finding(found, "curvature").finding) == (name not in ("softplus", "transformer"))
+    assert levels(found)["in place"] == ("warn" if "in place" in name or name == "residual with batch norm" else "ok")
+    assert ("attention" in levels(found)) == (name == "transformer")
+
+
+@pytest.mark.parametrize(
+    ("how", "name", "words"),
+    [
+        (lambda f, x: f(x).softmax(1), "logits", "probabilities"),
+        (lambda f, x: f(F.dropout(x)), "determinism", "twice"),
+        (lambda f, x: f(x - x.mean(0)), "independence", "batch"),
+        (lambda f, x: f(x)[:, 0], "output", "(4,)"),
+        (lambda f, x: f(x)[:, :1], "output", "(4, 1)"),
+        (lambda f, x: f(x) / 0.0, "output", "NaN or infinite"),
+        (lambda f, x: f(x) / 0.0 * 0.0, "output", "NaN or infinite"),
+        (lambda f, x: f(x.mul_(0.5)), "output", "overwrites its input"),
+        (lambda f, x: (f(x), x), "output", "expected logits"),
+        (lambda f, x: f(x.detach()), "derivatives", "exactly 0"),
+        (lambda f, x: f(x.round()), "derivatives", "exactly 0"),
+        (lambda f, x: f(_Once.apply(x)), "derivatives", "second derivative"),
+        (lambda f, x: _OwnRelu.apply(f(x)) + f(x), "derivatives", "once_differentiable"),
+        (lambda f, x: f((x - x).sqrt() + x), "derivatives", "NaN"),
+    ],
+)
+def test_what_would_spoil_the_numbers_fails(how, name: str, words: str) -> None:
+    found = robattr.doctor(Layer(how), shape=(6,))
+    assert not found.healthy
+    check = finding(found, name)
+    assert (check.level, words in check.finding) == ("fail", True), str(found)
+    assert check.remedy
+
+
+def test_a_quantised_model_is_called_so() -> None:
+    class Linear(nn.Linear):  # of the kind that quantisation leaves, whichever engine this machine has
+        __module__ = "torch.ao.nn.quantized.dynamic.modules.linear"
+
+    net = nn.Sequential(nn.Linear(6, 6), Linear(6, 3))
+    found = robattr.doctor(net, shape=(6,))
+    assert "quantised layer 1" in finding(found, "form").finding
+    with pytest.raises(UnsupportedModel, match="quantised layer 1: pass the model that was quantised"):
+        wrap(net)
+
+
+def test_what_works_but_should_be_known_is_a_warning() -> None:
+    said = finding(robattr.doctor(Layer(lambda f, x: f(x).log_softmax(1)), shape=(6,)), "logits")
+    assert (said.level, "log-probabilities" in said.finding) == ("warn", True)
+    said = finding(robattr.doctor(Layer(lambda f, x: f(x).sigmoid()), shape=(6,)), "logits")
+    assert (said.level, "sigmoid" in said.finding) == ("warn", True)
+    assert finding(robattr.doctor(Layer(lambda f, x: f(x)), shape=(6,)), "curvature").level == "warn"
+    hidden = nn.Sequential(nn.Linear(6, 8), Layer(lambda f, x: x.clamp(min=0)), nn.Linear(8, 3))
+    assert "clamp" in finding(robattr.doctor(hidden, shape=(6,)), "curvature").finding
+    assert levels(robattr.doctor(Plain(), shape=(1, 8, 8)))["modes"] == "warn"
+    assert levels(robattr.doctor(Plain().eval(), shape=(1, 8, 8)))["modes"] == "ok"
+    for odd in (
+        nn.Linear(6, 3).half(),
+        nn.DataParallel(nn.Linear(6, 3)),
+        torch.compile(nn.Linear(6, 3), backend="eager"),
+    ):
+        found = robattr.doctor(odd, shape=(6,))
+        assert finding(found, "form").level == "warn"
+        assert found.healthy
+    synced = nn.Sequential(nn.Conv2d(3, 2, 3), nn.SyncBatchNorm(2), nn.GELU(), nn.Flatten(), nn.Linear(72, 2))
+    assert "SyncBatchNorm" in finding(robattr.doctor(synced, shape=(3, 8, 8)), "form").finding
+
+
+def test_the_shape_is_guessed_where_it_can_be() -> None:
+    assert robattr.doctor(nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2))).healthy
+    pooled = nn.Sequential(nn.Conv2d(4, 3, 3), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
+    assert robattr.doctor(pooled).healthy
+    unknown = robattr.doctor(Plain())  # takes 8×8 alone
+    assert finding(unknown, "input").level == "fail"
+    assert "shape" in finding(unknown, "input").finding
+
+
+def test_data_are_held_against_bounds_labels_and_preprocessing() -> None:
+    torch.manual_seed(0)
+    x, y = bars()
+    net = taught(Plain(), x, y)
+    good = robattr.doctor(net, (x, y))
+    assert good.healthy
+    assert finding(good, "labels").finding.startswith("100%")
+    assert levels(robattr.doctor(net, (255 * x, y)))["range"] == "fail"
+    standardised = finding(robattr.doctor(net, (x - 0.5, y)), "range")
+    assert (standardised.level, "standardised" in standardised.remedy) == ("fail", True)
+    assert levels(robattr.doctor(net, (x, y), bounds=(0.0, 255.0)))["range"] == "warn"
+    beyond = levels(robattr.doctor(net, (x, y + 1)))
+    assert (beyond["labels"], beyond["derivatives"]) == ("fail", "ok")  # a label is no fault of a layer
+    assert levels(robattr.doctor(net, (x, (y + 1) % 3)))["labels"] == "warn"
+    units = robattr.doctor(net, (255 * x, y), bounds=(0.0, 255.0), preprocessing={"mean": 0.5, "std": 0.2})
+    assert levels(units)["preprocessing"] == "warn"
+    bare = robattr.doctor(net, (255 * x, y), bounds=(0.0, 255.0))
+    assert levels(bare)["preprocessing"] == "warn"
+    assert robattr.doctor(taught(Attentive(), x, y), (x, y)).healthy
+
+
+def test_a_dataset_is_held_against_its_own_bounds() -> None:
+    x, y = bars()
+    net = nn.Sequential(Layer255(), taught(Plain(), x, y))
+    own = robattr.data.from_tensors(255 * x, y, bounds=(0.0, 255.0))
+    found = robattr.doctor(net, own)
+    assert found.healthy, str(found)
+    assert "the bounds are 0 to 255" in finding(found, "range").finding
+    said = finding(robattr.doctor(net, own, bounds=(-300.0, 300.0)), "input")
+    assert (said.level, "leave bounds out" in said.finding) == ("fail", True)
+
+
+def test_the_cost_grows_with_the_plan_and_memory_decides_the_chunk(monkeypatch) -> None:
+    net, _ = robattr.auditing.wrapped_model(Plain().eval())
+    x, y = bars(2)
+    monkeypatch.setattr(costs, "_seconds_per_row", lambda *_: 1.0)
+    small = costs.cost(net, x, y, m=4, m_attack=2, attack_steps=3, batch=2)
+    large = costs.cost(net, x, y, m=8, m_attack=2, attack_steps=3, batch=4)
+    assert (small.seconds, large.seconds) == (2 * (3 * 2 + 4), 4 * (3 * 2 + 8))
+    assert large.peak > small.peak
+    assert costs.chunk_that_fits(net, x, m=8, batch=4) is None
+    monkeypatch.setattr(costs, "memory", lambda _: large.peak // 2)
+    assert not costs.cost(net, x, y, m=8, m_attack=2, attack_steps=3, batch=4).fits
+    assert 1 <= (costs.chunk_that_fits(net, x, m=8, batch=4) or 0) < 8
+    warned = finding(robattr.doctor(Plain().eval(), shape=(1, 8, 8), plan=Plan(m=8, batch=4)), "cost")
+    assert (warned.level, "chunk=" in warned.remedy) == ("warn", True)
+    assert (
+        "22.6 days (paper)" in finding(robattr.doctor(Plain().eval(), shape=(1, 8, 8)), "audit").finding
+    )  # 1 s a pass
+
+
+def test_the_doctor_leaves_the_model_as_it_was() -> None:
+    net = Plain()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    robattr.doctor(net, bars())
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert all(m.training for m in net.modules())
+    assert all(p.grad is None and p.requires_grad for p in net.parameters())
+
+
+def test_a_folder_that_is_none_is_a_finding(tmp_path) -> None:
+    assert not robattr.doctor(Plain(), tmp_path / "nowhere").healthy
+    top = folder(tmp_path / "images", each=2)
+    assert robattr.doctor(taught(Plain(3), *bars(channels=3)), top).healthy

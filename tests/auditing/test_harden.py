@@ -1,0 +1,275 @@
+"""Fine-tuning the user's model: from its weights, with any objective, with an audit before and after."""
+
+from __future__ import annotations
+
+import json
+import signal
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+
+import robattr
+from audit_fixtures import Plain, bars, taught
+from robattr.auditing import wrap
+from robattr.auditing.harden import Given
+from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel
+from robattr.formula import Distributional
+from robattr.models import load_weights
+from robattr.reporting.runs import read_run
+from robattr.training.config import Objective, TrainConfig
+from robattr.training.run_directory import RunDirectory, read_config
+from robattr.training.settings import change
+
+QUICK = {
+    "eps": 0.05, "steps": 3, "batch": 6, "lr": 1e-2, "audit_steps": 2, "points": 3, "examples": 6, "held_out": 0.2,
+    "device": "cpu",
+}  # fmt: skip
+CHANGES = {"attack_steps": 1, "m": 2, "m_attack": 2}
+
+
+@pytest.fixture
+def plain() -> nn.Module:
+    torch.manual_seed(0)
+    return taught(Plain(), *bars())
+
+
+def test_hardening_from_end_to_end(plain: nn.Module, tmp_path) -> None:
+    plain.eval()
+    before = deepcopy(plain.state_dict())
+    call = {"objective": "ig-norm", "changes": CHANGES, "freeze": ["stem"], "out": tmp_path / "h", **QUICK}
+    found = robattr.harden(plain, bars(), **call)
+    assert all(torch.equal(value, before[name]) for name, value in plain.state_dict().items())
+    assert found.outcome.finished
+    assert type(found.model) is Plain
+    assert not any(m.training for m in found.model.modules())
+    new = found.model.state_dict()
+    still = [name for name in new if torch.equal(new[name], before[name])]
+    moved = [name for name in new if name not in still]
+    assert {"stem.weight", "stem.bias", "norm.running_mean", "norm.running_var"} <= set(still)
+    assert {"norm.weight", "head.weight", "head.bias"} <= set(moved)
+    assert all(p.requires_grad for p in found.model.parameters())
+    loaded = load_weights(Plain(), tmp_path / "h" / "hardened" / "model.safetensors").state_dict()
+    assert all(torch.equal(loaded[name], new[name]) for name in new)
+
+    assert {"nat_acc", "topk", "kendall"} <= found.difference.keys()
+    text = (tmp_path / "h" / "report.html").read_text(encoding="utf-8")
+    for words in ("Before and after", "IG-NORM", "Training", "Class by class"):
+        assert words in text
+    config = json.loads((tmp_path / "h" / "hardened" / "config.json").read_text())
+    assert (config["method"], config["m"], config["eps"], config["weight"]) == ("ig-norm", 2, 0.05, 1.0)
+
+    again = robattr.harden(plain, bars(), **call)  # all is there already
+    assert all(torch.equal(value, new[name]) for name, value in again.model.state_dict().items())
+    assert again.after == found.after
+    with pytest.raises(CheckpointError, match=r"hardening of another configuration .*--weights .*model.safetensors"):
+        robattr.harden(plain, bars(), **{**call, "lr": 0.5})
+    for other in ({"batch_norm": "train"}, {"freeze": []}):
+        with pytest.raises(CheckpointError, match=r"\(training\): choose another folder with -o$"):
+            robattr.harden(plain, bars(), **{**call, **other})
+
+
+def test_batch_norm_moves_when_told_to(plain: nn.Module, tmp_path) -> None:
+    found = robattr.harden(plain, bars(), objective="natural", batch_norm="train", out=tmp_path / "h", **QUICK)
+    assert not torch.equal(found.model.norm.running_mean, plain.norm.running_mean)
+    assert all(m.training for m in found.model.modules())  # as the user's own was
+
+
+def test_any_objective_of_the_formula_and_tables(tmp_path) -> None:
+    x = torch.rand(60, 5, generator=torch.Generator().manual_seed(1))
+    y = (x[:, 0] > 0.5).long()
+    net = taught(nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2)), x, y)
+    ball, by = robattr.LinfBall(0.05), robattr.PGD(1, 0.05)
+    rho = robattr.objectives.ig_sum_norm(0.1, ball, by, m=2, m_attack=2)
+    found = robattr.harden(net, (x, y), objective=rho, out=tmp_path / "h", **QUICK)
+    assert found.after is not None
+    assert not torch.equal(found.model[0].weight, net[0].weight)
+    config = json.loads((tmp_path / "h" / "hardened" / "config.json").read_text())
+    assert config["method"] == "custom"
+    assert "LinfBall(radius=0.05" in config["objective"]
+    assert " at 0x" not in config["objective"]
+    other = robattr.objectives.ig_sum_norm(0.2, ball, by, m=2, m_attack=2)
+    with pytest.raises(CheckpointError, match="another configuration"):
+        robattr.harden(net, (x, y), objective=other, out=tmp_path / "h", **QUICK)
+
+
+def test_a_given_objective_is_the_one_that_runs() -> None:
+    rho = robattr.objectives.natural()
+    run = Given(given=rho, lr=0.5)
+    assert run.objective() == rho
+    assert isinstance(run, TrainConfig)
+    assert run.as_dict().keys() - TrainConfig().as_dict().keys() == {"objective"}
+    json.dumps(run.as_dict())
+
+
+def test_freezing_is_exact_and_checked(plain: nn.Module) -> None:
+    made, _ = wrap(plain, copy=True)
+    made.freeze(batch_norm="frozen", layers=["head"])
+    made.train()
+    assert made.module.drop.training
+    assert not made.module.norm.training
+    assert [name for name, p in made.named_parameters() if not p.requires_grad] == [
+        "module.head.weight",
+        "module.head.bias",
+    ]
+    thawed, _ = wrap(plain, copy=True)
+    thawed.freeze(batch_norm="train", layers=["norm"])
+    thawed.train()
+    assert not thawed.module.norm.training  # a frozen layer keeps its statistics too
+    for wrong in ({"batch_norm": "melt"}, {"batch_norm": "train", "layers": ["stem", "norm", "head"]}):
+        with pytest.raises(InvalidInput):
+            wrap(plain, copy=True)[0].freeze(**wrong)
+    with pytest.raises(InvalidInput, match="did you mean 'head'"):
+        made.freeze(batch_norm="train", layers=["heads"])
+
+
+class Leaning(Plain):
+    """Keeps what a layer returned by a hook, on the module that its closure holds: a copy writes to the original."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem.register_forward_hook(lambda _module, _inputs, out: setattr(self, "seen", out.mean((1, 2, 3))))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + self.seen[:, None]
+
+
+@pytest.mark.parametrize(("used", "words"), [(False, "copy fails"), (True, "copy answers differently")])
+def test_a_model_whose_copy_leans_on_it_is_refused(used: bool, words: str, tmp_path) -> None:
+    net = Leaning().eval()
+    if used:
+        with torch.no_grad():  # what is seen then is copied along
+            net(torch.zeros(1, 1, 8, 8))
+    with pytest.raises(UnsupportedModel, match=words):
+        robattr.harden(net, bars(), out=tmp_path / "h", **QUICK)
+
+
+class _OwnRelu(torch.autograd.Function):
+    """A ReLU that autograd refuses to differentiate twice."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g: torch.Tensor) -> torch.Tensor:
+        return g * (ctx.saved_tensors[0] > 0)
+
+
+class OnceOnly(Plain):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(_OwnRelu.apply(self.stem(x)).flatten(1))
+
+
+def test_a_model_without_a_second_derivative_is_refused_where_it_needs_one(tmp_path) -> None:
+    with pytest.raises(UnsupportedModel, match="differentiated twice, got one that cannot"):
+        robattr.harden(OnceOnly(), bars(), objective="ig-norm", out=tmp_path / "h", **QUICK)
+    assert not (tmp_path / "h").exists()
+
+
+def test_the_preprocessing_stands_beside_the_weights_and_the_run_is_read_as_ever(plain: nn.Module, tmp_path) -> None:
+    call = {"objective": "natural", "out": tmp_path / "h", **QUICK}
+    found = robattr.harden(plain, bars(), preprocessing={"mean": 0.25, "std": 0.5}, **call)
+    here = tmp_path / "h" / "hardened"
+    assert json.loads((here / "preprocessing.json").read_text()) == {"mean": [0.25], "std": [0.5]}
+    assert change(TrainConfig(), read_config(RunDirectory(here))).method == "natural"
+    assert read_run(here).method == "natural"
+    again = robattr.harden(plain, bars(), preprocessing={"mean": 0.25, "std": 0.5}, **call)
+    assert again.after == found.after
+    robattr.harden(plain, bars(), **{**call, "out": tmp_path / "bare"})
+    assert not (tmp_path / "bare" / "hardened" / "preprocessing.json").exists()
+
+
+class Versioned(Plain):
+    """Its state has more than tensors."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 2}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        assert state["version"] == 2
+
+
+def test_a_state_of_more_than_tensors_is_audited_but_not_hardened(tmp_path) -> None:
+    net = taught(Versioned(), *bars())
+    found = robattr.audit(net, bars(), protocol="paper", steps=1, points=1, examples=3, device="cpu")
+    assert found.run.evaluations
+    with pytest.raises(UnsupportedModel, match=r"tensors alone.*'_extra_state' of dict: keep it out"):
+        robattr.harden(net, bars(), out=tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "argument"), [("dataset", "mnist", "data"), ("eps", 0.3, "eps"), ("method", "madry", "objective")]
+)
+def test_what_an_argument_decides_is_no_change(plain, key: str, value: object, argument: str, tmp_path) -> None:
+    with pytest.raises(InvalidInput, match=rf"{key} is not among the changes: the argument `{argument}`"):
+        robattr.harden(plain, bars(), out=tmp_path / "h", changes={key: value}, **QUICK)
+    assert not (tmp_path / "h").exists()
+
+
+def test_one_paired_example_has_a_difference_and_no_interval(plain: nn.Module, tmp_path) -> None:
+    robattr.harden(plain, bars(), objective="natural", out=tmp_path / "h", **{**QUICK, "examples": 1})
+    text = (tmp_path / "h" / "report.html").read_text()
+    assert "nan" not in text.lower().replace("nano", "")
+
+
+def test_mistakes_are_refused(plain: nn.Module, tmp_path) -> None:
+    for wrong in ({"objective": "ig-nrm"}, {"held_out": 0.0}, {"changes": {"m": 0}}, {"changes": {"mm": 1}}):
+        with pytest.raises(robattr.RobattrError, match=r".{15}"):
+            robattr.harden(plain, bars(), **{**QUICK, "out": tmp_path / "h", **wrong})
+
+
+def test_settings_that_a_given_objective_would_not_heed_are_refused(plain: nn.Module, tmp_path) -> None:
+    rho = robattr.objectives.natural()
+    ramps = {"changes": {"weight_ramp": (0, 9), "m": 3}}
+    for wrong, words in ((ramps, "m, weight_ramp would"), ({"chunk": 2}, "chunk")):
+        with pytest.raises(InvalidInput, match=rf"{words}.*no effect on an objective of your own: build it with"):
+            robattr.harden(plain, bars(), objective=rho, out=tmp_path / "h", **QUICK, **wrong)
+
+
+class Stopping:
+    """The cross-entropy; once armed, its n-th call from there on stops the process as a scheduler does."""
+
+    def __init__(self) -> None:
+        self.left = 0
+
+    def arm(self, calls: int) -> None:
+        self.left = calls
+
+    def __call__(self, model, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        self.left -= 1
+        if self.left == 0:
+            signal.raise_signal(signal.SIGTERM)
+        return robattr.cross_entropy(model, x, y)
+
+    def __repr__(self) -> str:
+        return "Stopping()"
+
+
+@pytest.mark.parametrize("kind", ["natural", "distributional"])
+def test_a_stopped_hardening_continues_to_the_same_weights(kind: str, tmp_path) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(60, 5)
+    y = (x[:, 0] > 0.5).long()
+    net = taught(nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2)), x, y)
+    loss, cost = Stopping(), robattr.power(robattr.l2, 2) @ robattr.displacement
+    spread, by = robattr.objectives.spread(2), robattr.PGD(2, 0.1)
+    rho: Objective = robattr.objectives.natural(of=loss)
+    if kind == "distributional":
+        rho = robattr.objectives.distributional(spread, 0.1, cost, by, 0.1, of=loss)
+    call = {"objective": rho, **QUICK, "steps": 6}
+    whole = robattr.harden(net, (x, y), out=tmp_path / "whole", **call)
+    loss.arm(2)
+    stopped = robattr.harden(net, (x, y), out=tmp_path / "h", **call)
+    assert (stopped.outcome.finished, stopped.after, stopped.page) == (False, None, None)
+    assert stopped.outcome.stopped_by == signal.SIGTERM
+    assert 0 < stopped.outcome.step < 6
+    continued = robattr.harden(net, (x, y), out=tmp_path / "h", **call)
+    assert continued.outcome.finished
+    pairs = zip(continued.model.parameters(), whole.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    if isinstance(rho, Distributional):
+        assert float(rho.gamma) == 1.0  # the user's own, which is left alone

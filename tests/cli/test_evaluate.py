@@ -1,0 +1,232 @@
+"""`robattr evaluate` and `robattr compare`, from the outside."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from robattr import data
+from robattr.cli import app
+from robattr.cli import evaluate as command
+from robattr.errors import CheckpointError, InvalidInput
+from robattr.evaluation import Protocol
+from robattr.models import save_model, small_cnn
+from robattr.training.config import TrainConfig
+
+TINY = Protocol("paper", "fashion-mini", 0.1, 0.05, 2, 50, 50, 0.05, 2, (0.0, 1.0), N=2, repeats=2)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch) -> None:
+    monkeypatch.setattr("robattr.evaluation.for_dataset", lambda data: TINY)
+    monkeypatch.setattr("robattr.evaluation.diagnostics.RADII", (1.0,))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> list[Path]:
+    """Two run directories of small nets that saw fashion-mini for a moment."""
+    x, y, _ = data.load("fashion-mini").examples("train", 1500)
+    made = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        net = small_cnn()
+        optimizer = torch.optim.Adam(net.parameters(), 3e-3)
+        for batch in torch.randperm(len(x)).split(100):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(net(x[batch]), y[batch]).backward()
+            optimizer.step()
+        folder = tmp_path_factory.mktemp(f"run{seed}")
+        save_model(net, folder / "model.safetensors")
+        config = {**TrainConfig().as_dict(), "dataset": "fashion-mini", "seed": seed}
+        (folder / "config.json").write_text(json.dumps(config))
+        made.append(folder)
+    return made
+
+
+def invoke(*words: object):
+    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+
+
+def test_evaluate_prints_the_four_columns_and_records(runs) -> None:
+    shown = invoke("evaluate", runs[0], "--examples", 10, "--maps", "ig,sg", "--device", "cpu")
+    assert shown.exit_code == 0, shown.output
+    for word in ("Nat Acc", "Adv Acc", "TopK Inter.", "Rank Corr.", "label never kept", "tie ceiling"):
+        assert word in shown.output
+    for map in ("ig", "sg"):
+        summary = json.loads((runs[0] / "records" / f"paper-{map}.json").read_text())
+        assert summary["dataset"] == "fashion-mini"
+        assert summary["examples"] == 10
+        assert summary["command"].startswith("robattr")
+        assert (runs[0] / "records" / f"paper-{map}-gallery.npz").is_file()
+        assert f"{summary['columns']['topk']['value']:.2%}" in shown.output
+
+
+def test_compare_pairs_two_runs(runs) -> None:
+    for run in runs:
+        assert invoke("evaluate", run, "--examples", 10, "--device", "cpu").exit_code == 0
+    shown = invoke("compare", *runs)
+    assert shown.exit_code == 0, shown.output
+    assert "Rank Corr." in shown.output
+    assert "points" in shown.output
+    record = runs[1] / "records" / "paper-ig.json"
+    refused = invoke("compare", runs[0], record).exception
+    assert isinstance(refused, InvalidInput)
+    assert f"got the file {record}: give the run" in str(refused)
+    note = runs[1] / "records" / "paper-ig.settings"
+    whole = note.read_text()
+    note.write_text(whole.replace('"eps": 0.1', '"eps": 0.2'))
+    assert "not evaluated alike (eps 0.1 and 0.2)" in str(invoke("compare", *runs).exception)
+    note.write_text("{bad")
+    refused = invoke("compare", *runs).exception
+    assert isinstance(refused, CheckpointError)
+    assert f"{note}, but it is damaged" in str(refused)
+    note.unlink()
+    assert isinstance(invoke("compare", *runs).exception, CheckpointError)
+    note.write_text(whole)
+
+
+def test_examples_that_share_a_number_alone_are_not_paired(runs, tmp_path: Path) -> None:
+    pair = [shutil.copytree(run, tmp_path / name) for run, name in zip(runs, "ab", strict=True)]
+    for run in pair:
+        assert invoke("evaluate", run, "--examples", 10, "--device", "cpu").exit_code == 0
+    records = pair[1] / "records" / "paper-ig.jsonl"
+    whole, gallery = records.read_text(), pair[1] / "records" / "paper-ig-gallery.npz"
+    first = json.loads(whole.splitlines()[0])["label"]
+    records.write_text(whole.replace(f'"label": {first}', f'"label": {first + 1}', 1))
+    assert f"number 0 has label {first} and {first + 1}" in str(invoke("compare", *pair).exception)
+    records.write_text(whole)
+    arrays = dict(np.load(gallery))
+    np.savez_compressed(gallery, **{**arrays, "image": 255 - arrays["image"]})
+    assert "is another image" in str(invoke("compare", *pair).exception)
+    gallery.unlink()
+    for run, digest in zip(pair, ("one", "two"), strict=True):
+        config = json.loads((run / "config.json").read_text())
+        (run / "config.json").write_text(json.dumps({**config, "examples": digest}))
+    assert "their digests differ" in str(invoke("compare", *pair).exception)
+
+
+def test_other_radii_and_splits_have_names_of_their_own(runs, tmp_path: Path) -> None:
+    words = ("--examples", 6, "--maps", "sg", "--device", "cpu", "--out", tmp_path)
+    assert invoke("evaluate", runs[0], "--eps", "1/5", *words).exit_code == 0
+    assert invoke("evaluate", runs[0], "--split", "validation", *words).exit_code == 0
+    assert invoke("evaluate", runs[0], "--steps", 3, "--transfer", runs[1], *words).exit_code == 0
+    names = {"paper@0.2-sg", "paper@validation-sg", "paper@3steps@transfer-sg"}
+    assert {p.stem for p in tmp_path.glob("*.jsonl")} == names
+    assert json.loads((tmp_path / "paper@3steps@transfer-sg.settings").read_text())["settings"]["source"]
+
+
+def test_a_refused_command_discards_and_measures_nothing(runs, tmp_path: Path) -> None:
+    words = ("evaluate", runs[0], "--examples", 6, "--device", "cpu", "--out", tmp_path)
+    assert invoke(*words, "--maps", "sg").exit_code == 0
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    for wrong in (("--maps", "sg", "--precision", "fp16"), ("--maps", "sg,igg"), ("--maps", "sg,sg")):
+        assert isinstance(invoke(*words, "--fresh", *wrong).exception, InvalidInput)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_run_is_evaluated_on_another_dataset_by_its_own_network(runs) -> None:
+    model, shown = command._subject(str(runs[0]), "fashion-mini", None)
+    assert (type(model).__name__, shown.name) == (type(small_cnn()).__name__, "fashion-mini")
+
+
+def test_a_hardened_run_is_sent_to_the_audit(runs, tmp_path: Path) -> None:
+    run = shutil.copytree(runs[0], tmp_path / "hardened")
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "recipe": "harden"}))
+    refused = str(invoke("evaluate", run).exception)
+    assert f"robattr audit --model FACTORY --weights {run / 'model.safetensors'}" in refused
+
+
+def test_fresh_discards_earlier_records(runs, tmp_path: Path) -> None:
+    words = ("--examples", 6, "--maps", "sg", "--device", "cpu", "--out", tmp_path)
+    assert invoke("evaluate", runs[0], *words).exit_code == 0
+    other = invoke("evaluate", runs[1], *words)
+    assert isinstance(other.exception, CheckpointError)
+    assert invoke("evaluate", runs[1], "--fresh", *words).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--protocol", "papr"), "did you mean 'paper'"),
+        (("--maps", "igg"), "did you mean 'ig'"),
+        (("--split", "train"), "test or validation"),
+        (("--eps", "-1"), "above 0"),
+        (("--eps", "8"), "0 to 1, in its units, got 8: 8/255?"),
+        (("--eps", "8/0"), "such as 0.03 or 8/255"),
+    ],
+)
+def test_mistakes_are_explained(runs, words, says: str) -> None:
+    refused = invoke("evaluate", runs[0], "--examples", 4, "--device", "cpu", *words)
+    assert isinstance(refused.exception, InvalidInput)
+    assert says in str(refused.exception)
+
+
+def test_a_model_file_needs_its_dataset(runs, tmp_path: Path) -> None:
+    file = runs[0] / "model.safetensors"
+    assert "--dataset" in str(invoke("evaluate", file).exception)
+    words = ("--dataset", "fashion-mini", "--examples", 4, "--maps", "sg", "--device", "cpu", "--out", tmp_path)
+    assert invoke("evaluate", file, *words).exit_code == 0
+    assert (tmp_path / "paper-sg.json").is_file()
+
+
+def test_what_is_no_trained_run_is_named(runs, tmp_path: Path) -> None:
+    assert "neither a run directory" in str(invoke("evaluate", tmp_path / "nowhere").exception)
+    (tmp_path / "config.json").write_text(json.dumps({"name": "net", "method": "audit"}))
+    assert "use robattr audit" in str(invoke("evaluate", tmp_path).exception)
+
+
+def test_files_of_one_name_in_two_folders_keep_their_records_apart(runs, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("--dataset", "fashion-mini", "--examples", 4, "--maps", "sg", "--device", "cpu")
+    for run, folder in zip(runs, ("mnist", "fashion-mnist"), strict=True):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "ig-norm.safetensors").write_bytes((run / "model.safetensors").read_bytes())
+        assert invoke("evaluate", f"{folder}/ig-norm.safetensors", *words).exit_code == 0
+        assert (tmp_path / "runs" / folder / "ig-norm" / "records" / "paper-sg.json").is_file()
+    assert command._records(tmp_path / "mnist") == tmp_path / "mnist" / "records"
+    for outside in (tmp_path / "deep" / "net.safetensors", Path("../net.safetensors")):  # never written beside it
+        assert command._records(outside) == Path("runs/net/records")
+
+
+@pytest.mark.parametrize(("done", "says"), [(0, "nothing of paper ig was recorded yet"), (8, "is recorded: the same")])
+def test_an_interrupt_says_whether_anything_is_recorded(done: int, says: str, capsys) -> None:
+    def interrupted() -> None:
+        with command._progress("paper ig", shown=False) as progress:
+            if done:
+                progress(done, 16)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert says in capsys.readouterr().err
+
+
+def test_a_run_behind_its_own_preprocessing_is_refused(runs, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text((runs[0] / "config.json").read_text())
+    (tmp_path / "preprocessing.json").write_text('{"mean": [0.5], "std": [0.5]}')
+    refused = invoke("evaluate", tmp_path).exception
+    assert isinstance(refused, InvalidInput)
+    assert "hardened behind a preprocessing, which its weights do not hold: use robattr audit" in str(refused)
+
+
+def test_narrow_terminals_cut_no_number(runs) -> None:
+    for run in runs:
+        words = ["evaluate", str(run), "--examples", "10", "--device", "cpu"]
+        assert "…" not in CliRunner().invoke(app, words, env={"COLUMNS": "40"}).output
+    shown = CliRunner().invoke(app, ["compare", *map(str, runs)], env={"COLUMNS": "30"})
+    assert shown.exit_code == 0
+    assert "…" not in shown.output
+
+
+def test_cells() -> None:
+    column = {"value": 0.5, "low": 0.25, "high": 0.75}
+    assert command._cell("topk", column) == "50.00% [25.00%, 75.00%]"
+    assert command._cell("kendall", column) == "0.5000 [0.2500, 0.7500]"
+    assert command._cell("kendall", {"value": None, "low": None, "high": None}) == "none"

@@ -1,0 +1,172 @@
+"""`robattr train` as it is typed."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from robattr import cli
+from robattr.cli import app
+from robattr.cli.train import resolve
+from robattr.errors import CheckpointError, InvalidInput
+from robattr.training import settings
+from robattr.training.config import TrainConfig
+
+QUICK = [f"--set={word}" for word in ("steps=2", "batch=8", "attack_steps=1", "m=2", "m_attack=1")]
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, ["train", *words])
+
+
+def test_recipes_are_listed():
+    listed = invoke("--list").stdout
+    assert "mnist/ig-sum-norm" in listed
+    assert "fashion-mini/natural" in listed
+
+
+def test_a_dry_run_prints_what_config_reads_back(tmp_path):
+    printed = invoke("mnist/ig-norm", "--set", "weight=0.1", "--seed", "7", "--precision", "tf32", "--dry-run").stdout
+    assert printed.startswith("# runs/mnist/ig-norm-seed7\n# 450 second-order gradients per example and update\n")
+    (tmp_path / "run.toml").write_text(printed)
+    run = settings.change(TrainConfig(), settings.read_file(tmp_path / "run.toml"))
+    assert (run.recipe, run.weight, run.seed, run.precision) == ("mnist/ig-norm", 0.1, 7, "tf32")
+
+
+def test_a_file_changes_the_recipe_and_words_change_the_file(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('recipe = "mnist/ig-norm"\nweight = 0.5\nm = 20\n')
+    run = resolve(None, config=file, words=["m=30"])
+    assert (run.recipe, run.weight, run.m, run.eps) == ("mnist/ig-norm", 0.5, 30, 0.3)
+    assert resolve("fashion-mnist/ig-norm", config=file, words=[]).eps == 0.1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('recipe = "mnist/ig-nrom"\nweight = 0.5\n', "did you mean 'mnist/ig-norm'"),
+        ("recipe = 5\nweight = 0.5\n", "unknown recipe '5'"),
+        ("weight = 0.5\n", "say what to train"),
+    ],
+)
+def test_a_file_that_does_not_say_what_to_train_is_refused(tmp_path, text, message):
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(InvalidInput, match=message):
+        resolve(None, config=tmp_path / "run.toml", words=[])
+
+
+def test_a_file_may_be_a_whole_configuration(tmp_path):
+    run = TrainConfig(recipe="mine", dataset="mnist", method="madry", eps=0.2)
+    (tmp_path / "run.toml").write_text(settings.to_toml(run))
+    assert resolve(None, config=tmp_path / "run.toml", words=[]) == run
+    (tmp_path / "short.toml").write_text('dataset = "mnist"\nmethod = "madry"\n')
+    assert resolve(None, config=tmp_path / "short.toml", words=["eps=0.2"]) == replace(run, recipe="custom")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["mnist/ig-nrom"], "did you mean 'mnist/ig-norm'"),
+        (["mnist"], "unknown recipe 'mnist'"),
+        ([], "say what to train"),
+        (["mnist/ig-norm", "--set", "wieght=1"], "did you mean 'weight'"),
+        (["mnist/ig-norm", "--precision", "fp8"], "precision cannot be 'fp8'"),
+        (["mnist/ig-norm", "--config", "nowhere.toml"], "no configuration file nowhere.toml"),
+    ],
+)
+def test_mistakes_are_named(words, message):
+    with pytest.raises(InvalidInput, match=message):
+        raise invoke(*words, "--dry-run").exception
+
+
+def test_train_resume_and_refuse(tmp_path):
+    out = tmp_path / "run"
+    first = invoke("fashion-mini/ig-norm", *QUICK, "--out", str(out), "--device", "cpu")
+    assert first.exit_code == 0
+    assert first.stdout.startswith(f"{out}  2 steps  validation accuracy ")
+    config = json.loads((out / "config.json").read_text())
+    assert (config["recipe"], config["steps"]) == ("fashion-mini/ig-norm", 2)
+    again = invoke("fashion-mini/ig-norm", *QUICK, "--out", str(out), "--device", "cpu")
+    assert isinstance(again.exception, CheckpointError)
+    resumed = invoke("--resume", "--out", str(out), "--device", "cpu")  # the directory says what it is
+    assert resumed.exit_code == 0
+
+
+def test_python_m_is_the_same_program_and_errors_are_one_line():
+    done = subprocess.run(
+        [sys.executable, "-m", "robattr", "train", "mnist/ig_norm"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("robattr: unknown recipe 'mnist/ig_norm'; did you mean 'mnist/ig-norm'")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            NotADirectoryError(errno.ENOTDIR, "Not a directory", "a/x"),
+            "cannot read or write a/x (Not a directory): choo",
+        ),
+        (
+            FileExistsError(errno.EEXIST, "File exists", "a"),
+            "cannot read or write a (File exists): choose another --out",
+        ),
+        (PermissionError(errno.EACCES, "Permission denied", "a"), "cannot read or write a (Permission denied): choose"),
+        (OSError(errno.ENOSPC, "No space left on device"), "cannot write (No space left on device): make room"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 766.00 MiB. GPU 0 has a total of 139.80 GiB"),
+            "CUDA out of memory. Tried to allocate 766.00 MiB: free the card of other processes",
+        ),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(monkeypatch, capsys, error, says):
+    def app() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", app)
+    with pytest.raises(SystemExit) as ended:
+        cli.run()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"robattr: {says}")
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("no number"), OSError(errno.EACCES, "denied"), OSError(errno.EIO, "broken", "a")]
+)
+def test_other_errors_of_the_system_are_not_swallowed(monkeypatch, error):
+    def app() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", app)
+    with pytest.raises(OSError, match=re.escape(str(error))):
+        cli.run()
+
+
+def test_data_are_verified_without_colour_where_none_is_wanted(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    words = ["data", "verify", "fashion-mini"]
+    plain, coloured = (
+        CliRunner().invoke(app, words, color=True, env={"FORCE_COLOR": "1", "TERM": "xterm", **more}).stdout
+        for more in ({"NO_COLOR": "1"}, {})
+    )
+    assert plain.split() == ["fashion-mini", "verified"]
+    assert "\x1b[32mverified" in coloured
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("ascii", rb"\u03b5 = 1"), ("utf-8", "ε = 1".encode())])
+def test_letters_that_a_terminal_lacks_are_spelled_out(monkeypatch, encoding, shown):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding=encoding))
+    monkeypatch.setattr(cli, "app", lambda: print("ε = 1", flush=True))
+    cli.run()
+    assert raw.getvalue().strip() == shown

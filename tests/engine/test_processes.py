@@ -1,0 +1,181 @@
+"""The same global batch on one process and on two gives the same weights; a lost worker's run continues by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+
+from robattr.data.batches import AUGMENTATION, MIRROR, ORDER, generator
+from robattr.engine.processes import World
+from robattr.errors import InvalidInput
+from robattr.training.checkpoint import listed
+from robattr.training.config import Method, TrainConfig
+from robattr.training.loop import train
+from train_fixtures import QUICK, lines, tiny_data, tiny_net, weights
+
+HERE = Path(__file__).parents[1]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+# The batch of 9 does not divide by two: one process takes 4 examples, the other 5.
+BASE = replace(QUICK, batch=9, steps=12, lr=1e-3, weight=0.3, budget=0.05, checkpoint_every=100, clip=5.0)
+CASES: dict[str, tuple[TrainConfig, dict[str, bool]]] = {
+    f"{method} {precision}{' batch-norm' if norm else ''}": (
+        replace(BASE, method=method, precision=precision, reduction="sum" if method == "madry" else "mean"),
+        {"norm": norm},
+    )
+    for precision in ("fp64", "fp32")
+    for norm in (False, True)
+    for method in get_args(Method)
+}
+# A bias before batch norm. NATURAL is left out: the batch mean cancels that bias, so its gradient is rounding noise,
+# which Adam turns into full steps (docs/scaling.md). In the other objectives the frozen path gives it a real gradient.
+CASES |= {
+    f"{name} after a bias": (run, {"norm": True, "bias": True})
+    for name, (run, _) in CASES.items()
+    if name.endswith("fp32 batch-norm") and run.method != "natural"
+}
+TOLERANCE = {"fp64": 1e-10, "fp32": 1e-4}
+
+
+def train_all(folder: Path) -> None:
+    """What each of the two processes does: every case in turn."""
+    torch.distributed.init_process_group("gloo")
+    for name, (run, net) in CASES.items():
+        model = tiny_net(**net)
+        train(run, folder / name, dataset=tiny_data(), model=model, device="cpu")
+        torch.save(weights(model), folder / f"{name} {os.environ['RANK']}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def count_threads(folder: Path) -> None:
+    """What each of the two processes does: one run by itself, and a look at the threads it leaves."""
+    before = threads()
+    train(BASE, folder / "run", dataset=tiny_data(), model=tiny_net(), device="cpu")
+    (folder / os.environ["RANK"]).write_text(f"{before} {threads()}")
+
+
+def threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("pair")
+    done = subprocess.run(
+        [*LAUNCH, __file__, str(folder)], env=ENVIRONMENT, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_make_the_weights_of_one(pair, tmp_path, name):
+    run, net = CASES[name]
+    model = tiny_net(**net)
+    before = weights(model)
+    train(run, tmp_path / "run", dataset=tiny_data(), model=model, device="cpu")
+    one = weights(model)
+    first, second = (torch.load(pair / f"{name} {rank}.pt") for rank in (0, 1))
+    assert torch.equal(first, second)
+    assert float((one - before).norm()) > 1e-2
+    assert float((first - one).norm() / one.norm()) < TOLERANCE[run.precision]
+
+
+def test_random_starts_are_a_stream_of_their_own() -> None:
+    drawn = World(0, 1, torch.device("cpu")).rand(5, seed=7, step=3)(torch.zeros(5, 4)).flatten()
+    for stream in (ORDER, AUGMENTATION, MIRROR):
+        assert not torch.equal(torch.rand(20, generator=generator(7, stream, 3)), drawn)
+
+
+def test_slices_cover_the_batch_and_cut_one_noise():
+    x = torch.zeros(7, 2, 3)
+    whole = World(0, 1, torch.device("cpu")).rand(7, seed=3, step=5)(x)
+    parts = [World(rank, 3, torch.device("cpu")) for rank in range(3)]
+    cut = [world.rand(7, seed=3, step=5)(x[world.share(7)]) for world in parts]
+    assert torch.equal(torch.cat(cut), whole)
+    other = World(0, 1, torch.device("cpu")).rand(7, seed=3, step=6)(x)
+    assert not torch.equal(other, whole)
+    assert 0 <= whole.min() < whole.max() < 1
+
+
+def test_more_processes_than_examples_are_refused():
+    with pytest.raises(InvalidInput, match="a batch of 2 cannot be shared among 3 processes"):
+        World(0, 3, torch.device("cpu")).share(2)
+
+
+def test_a_worker_leaves_no_thread_that_could_wake_while_python_ends(tmp_path):
+    done = subprocess.run(
+        [*LAUNCH, __file__, str(tmp_path), "count_threads"],
+        env=ENVIRONMENT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    for rank in "01":
+        before, after = map(int, (tmp_path / rank).read_text().split())
+        assert after <= before
+
+
+def test_a_killed_worker_is_restarted_and_resumes(tmp_path):
+    words = ["steps=40", "batch=8", "checkpoint_every=5", "log_every=1", "validate_every=0", "schedule=constant"]
+    train_it = ["-m", "robattr", "train", "fashion-mini/natural", "--device", "cpu", *(f"--set={w}" for w in words)]
+    out = tmp_path / "run"
+    launcher = subprocess.Popen(
+        [*LAUNCH, "--max-restarts=1", "--monitor-interval=0.1", *train_it, "--out", str(out)],
+        env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not any((out / "checkpoints").glob("step-00000001*.pt")):
+        assert launcher.poll() is None, launcher.stderr.read()
+        time.sleep(0.02)
+    os.kill(max(children(launcher.pid)), signal.SIGKILL)
+    _, said = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, said[-4000:]
+    assert f"continuing {out} from step" in said
+
+    alone = subprocess.run(
+        [sys.executable, *train_it, "--out", str(tmp_path / "alone")], env=ENVIRONMENT, capture_output=True, timeout=300
+    )
+    assert alone.returncode == 0
+    one, two = (torch_weights(path) for path in (tmp_path / "alone", out))
+    assert float((one - two).norm() / one.norm()) < 1e-4
+
+
+def test_processes_stop_together_when_asked(tmp_path):
+    out = tmp_path / "run"
+    words = ["steps=5000", "batch=8", "log_every=1", "validate_every=0"]
+    launcher = subprocess.Popen(
+        [*LAUNCH, "-m", "robattr", "train", "fashion-mini/natural", "--device", "cpu", "--out", str(out)]
+        + [f"--set={word}" for word in words],
+        env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not ((out / "metrics.jsonl").exists() and (out / "metrics.jsonl").read_text()):
+        assert launcher.poll() is None, launcher.stderr.read()
+        time.sleep(0.02)
+    launcher.terminate()
+    _, said = launcher.communicate(timeout=120)
+    assert "stopped by SIGTERM after step" in said
+    assert lines(out)[-1]["step"] == listed(out / "checkpoints")[-1].step
+
+
+def children(parent: int) -> list[int]:
+    """The processes that `parent` started."""
+    listed = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+    return [int(word) for word in listed.split()]
+
+
+def torch_weights(path: Path) -> torch.Tensor:
+    from robattr.models import load_model
+
+    return weights(load_model(path))
+
+
+if __name__ == "__main__":
+    (count_threads if "count_threads" in sys.argv else train_all)(Path(sys.argv[1]))

@@ -1,0 +1,323 @@
+"""The page in a real browser: Debian's chromium driven by Playwright. Skipped, with a message, where there is none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import which
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from fake_runs import METHODS, write_run
+from robattr.reporting.export import write_records
+from robattr.reporting.html import write_page
+from robattr.reporting.runs import read_runs
+
+CHROMIUM = which("chromium") or which("chromium-browser")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium runs these tests"
+)
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("report")
+    return write_page(read_runs([write_run(root, method) for method in METHODS]), root / "report.html")
+
+
+class Visit:
+    """An open page with everything it complained about and asked for."""
+
+    def __init__(self, page: Page, path: Path) -> None:
+        self.page, self.complaints, self.requests = page, [], []  # type: ignore[var-annotated]
+        page.on("console", lambda message: self.complaints.append(message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector("body[data-example]")
+        self.address = path.as_uri()
+
+    def wait(self, **drawn: object) -> None:
+        """Wait until the explorer has drawn that example, step, top-k state and amplification."""
+        self.page.wait_for_selector("body" + "".join(f'[data-{key}="{value}"]' for key, value in drawn.items()))
+
+    def pixels(self, card: int, panel: int) -> list[int]:
+        """The pixels of a canvas of a card: 0 image, 1 perturbed, 2 map before, 3 map after, 4 change."""
+        canvas = self.page.locator(".card").nth(card).locator("canvas").nth(panel)
+        script = """(c) => {
+            const copy = new OffscreenCanvas(c.width, c.height).getContext('2d', { willReadFrequently: true });
+            copy.drawImage(c, 0, 0);
+            return [...copy.getImageData(0, 0, c.width, c.height).data];
+        }"""
+        found: list[int] = canvas.evaluate(script)
+        return found
+
+    def clean(self) -> None:
+        assert self.complaints == []
+        assert {url for url in self.requests if not url.startswith(("data:", "blob:"))} == {self.address}
+
+
+@pytest.fixture
+def visit(browser: Browser, report: Path) -> Iterator[Visit]:
+    page = browser.new_page(viewport=DESKTOP)
+    seen = Visit(page, report)
+    yield seen
+    seen.clean()
+    page.close()
+
+
+def test_it_loads_and_shows_every_model(visit: Visit, tmp_path: Path) -> None:
+    page = visit.page
+    assert page.locator(".card h3").all_inner_texts() == ["NATURAL", "Madry et al.", "IG-NORM", "IG-SUM-NORM"]
+    assert page.locator("table.results tbody tr").count() == 4
+    assert page.locator("svg.chart").count() == 7
+    shot = page.screenshot(path=tmp_path / "desktop.png", full_page=True)
+    assert len(shot) > 50_000
+
+
+def test_canvases_show_the_gallerys_pixels_enlarged_without_blur(visit: Visit) -> None:
+    image = visit.pixels(0, 0)
+    assert len(image) == 28 * 28 * 4
+    assert max(image[0::4]) > 150
+    style = visit.page.locator(".card canvas").first
+    assert style.evaluate("c => getComputedStyle(c).imageRendering") == "pixelated"
+    assert style.evaluate("c => c.getBoundingClientRect().width / c.width") > 3
+
+
+def test_choosing_another_example_changes_the_images(visit: Visit) -> None:
+    before = visit.pixels(0, 0)
+    other = visit.page.locator(".thumb").nth(3)
+    wanted = other.get_attribute("data-id")
+    other.click()
+    visit.wait(example=wanted)
+    assert visit.pixels(0, 0) != before
+    assert f"example {wanted}" in visit.page.locator("#example-title").inner_text()
+    assert other.get_attribute("aria-selected") == "true"
+
+
+def test_order_and_class_filter(visit: Visit) -> None:
+    page = visit.page
+    shares = [int(text.rstrip("%")) for text in page.locator(".thumb span").all_inner_texts()]
+    assert shares == sorted(shares)
+    page.select_option("#sort", "id")
+    assert page.locator(".thumb span").all_inner_texts() == [f"#{i}" for i in range(8)]
+    page.locator(".thumb").first.click()
+    page.select_option("#class", label="Trouser")
+    assert [t.get_attribute("data-id") for t in page.locator(".thumb").all()] == ["1", "4", "7"]
+    visit.wait(example=1)
+    assert page.locator("#example-title strong").inner_text() == "Trouser"
+
+
+def test_the_slider_runs_through_the_attack(visit: Visit) -> None:
+    page, slider = visit.page, visit.page.locator("#step")
+    assert page.locator("#step-out").inner_text() == "50"
+    assert visit.pixels(0, 2) != visit.pixels(0, 3)
+    slider.focus()
+    page.keyboard.press("Home")
+    visit.wait(step=0)
+    assert visit.pixels(0, 0) == visit.pixels(0, 1)
+    assert visit.pixels(0, 2) == visit.pixels(0, 3)
+    assert page.locator(".card dd").first.inner_text() == "100%"
+    page.keyboard.press("ArrowRight")
+    visit.wait(step=1)
+    assert slider.get_attribute("aria-valuetext") == "iteration 5 of 50"
+    assert visit.pixels(0, 0) != visit.pixels(0, 1)
+
+
+def test_a_record_has_no_walk_and_claims_no_iteration(browser: Browser, tmp_path: Path) -> None:
+    """Its gallery holds each example's reported iterate alone, each at an iteration of its own."""
+    write_records(read_runs([write_run(tmp_path, method) for method in ("natural", "madry")]), tmp_path / "records")
+    page = browser.new_page(viewport=DESKTOP)
+    seen = Visit(page, write_page(read_runs([tmp_path / "records"]), tmp_path / "report.html"))
+    assert page.locator("#step-out").inner_text() == "after"
+    assert page.locator(".spark text").first.text_content() == "after"
+    page.locator("#step").focus()
+    page.keyboard.press("Home")
+    seen.wait(step=0)
+    assert page.locator("#step").get_attribute("aria-valuetext") == "before"
+    seen.clean()
+    page.close()
+
+
+def test_play_runs_to_the_end_and_stops(visit: Visit) -> None:
+    # A loaded machine may be too slow to see a step while it lasts: the page writes them down itself.
+    visit.page.evaluate(
+        """() => {
+            const body = document.body, seen = [];
+            const look = () => { seen.push(body.dataset.step); body.dataset.seen = seen.join(" "); };
+            new MutationObserver(look).observe(body, {attributeFilter: ["data-step"]});
+        }"""
+    )
+    visit.page.click("#play")  # it stands at the end, and begins anew
+    visit.page.wait_for_selector("body[data-seen='0 1 2 3 4 5 6'] #play:text-is('Play')")
+
+
+def test_top_k_marks_exactly_k_pixels(visit: Visit) -> None:
+    plain = visit.pixels(0, 2)
+    visit.page.check("#topk")
+    visit.wait(top="true")
+    marked = visit.pixels(0, 2)
+    pixels = [tuple(marked[i : i + 3]) for i in range(0, len(marked), 4)]
+    assert sum(p in ((47, 208, 189), (255, 139, 61)) for p in pixels) == 100
+    assert visit.page.locator("#topk-key").is_visible()
+    visit.page.uncheck("#topk")
+    visit.wait(top="false")
+    assert visit.pixels(0, 2) == plain
+
+
+def test_the_perturbation_can_be_amplified(visit: Visit) -> None:
+    before = visit.pixels(0, 4)
+    visit.page.select_option("#amplify", "1")
+    visit.wait(amplify=1)
+    assert visit.pixels(0, 4) != before
+
+
+def test_everything_works_by_keyboard(visit: Visit) -> None:
+    page = visit.page
+    reached = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
+    assert reached[:9] == ["skip", "theme", "class", "sort", "thumb", "step", "play", "topk", "amplify"]
+    page.locator(".thumb").first.focus()
+    second = page.locator(".thumb").nth(1).get_attribute("data-id")
+    page.keyboard.press("ArrowRight")
+    visit.wait(example=second)
+    assert page.evaluate("document.activeElement.dataset.id") == second
+    page.locator("#topk").focus()
+    page.keyboard.press("Space")
+    visit.wait(top="true")
+
+
+def test_every_picture_and_control_has_a_name(visit: Visit) -> None:
+    nameless = visit.page.evaluate(
+        """() => [...document.querySelectorAll('canvas[role=img], svg[role=img], select, input, button')]
+             .filter((e) => !(e.getAttribute('aria-label') || e.textContent.trim() || (e.labels && e.labels.length)))
+             .map((e) => e.outerHTML)"""
+    )
+    assert nameless == []
+
+
+def test_light_and_dark(browser: Browser, report: Path, tmp_path: Path) -> None:
+    page = browser.new_page(viewport=DESKTOP, color_scheme="dark")
+    visit = Visit(page, report)
+    background = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(background)
+    assert page.evaluate(f"{background}.match(/\\d+/g).every((v) => v < 40)")
+    page.screenshot(path=tmp_path / "dark.png", full_page=True)
+    page.click("#theme")
+    assert page.evaluate(background) != dark
+    assert page.locator("#theme").inner_text() == "Dark"
+    visit.clean()
+    page.close()
+
+
+def test_a_phone_never_scrolls_sideways(browser: Browser, report: Path, tmp_path: Path) -> None:
+    page = browser.new_page(viewport=PHONE, has_touch=True)
+    visit = Visit(page, report)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert page.locator(".card canvas").first.bounding_box()["width"] > 120  # type: ignore[index]
+    page.screenshot(path=tmp_path / "phone.png", full_page=True)
+    visit.clean()
+    page.close()
+
+
+def test_a_model_by_itself_shows_its_worst_examples_side_by_side(browser: Browser, tmp_path: Path) -> None:
+    page = browser.new_page(viewport=DESKTOP)
+    visit = Visit(page, write_page(read_runs([write_run(tmp_path, "natural")]), tmp_path / "one.html"))
+    ids = [thumb.get_attribute("data-id") for thumb in page.locator(".thumb").all()]
+    titles = page.locator(".card h3").all_inner_texts()
+    assert [title.rpartition(" ")[2] for title in titles] == ids[:4]
+    shares = [int(text.rstrip("%")) for text in page.locator(".thumb span").all_inner_texts()]
+    assert shares == sorted(shares)
+    assert visit.pixels(0, 0) != visit.pixels(1, 0)
+    page.locator(".thumb").nth(6).click()  # two are left from there on
+    visit.wait(example=ids[6])
+    assert [card.is_visible() for card in page.locator(".card").all()] == [True, True, False, False]
+    assert page.locator(".card h3").nth(1).inner_text().endswith(f"example {ids[7]}")
+    visit.clean()
+    page.close()
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE])
+def test_an_audits_page_fits_the_screen(browser: Browser, tmp_path: Path, size: dict[str, int]) -> None:
+    run = write_run(tmp_path, "natural")
+    for file in list((run / "records").iterdir()):  # another map, whose name makes the longest title
+        written = file.with_name(file.name.replace("paper-ig", "strict-captum-InputXGradient"))
+        shutil.copy(file, written)
+        if file.suffix == ".json":
+            named = {"protocol": "strict", "map": "captum-InputXGradient"}
+            written.write_text(json.dumps({**json.loads(file.read_text()), **named}))
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "name": "package.nets:make_my_net", "method": "audit"}))
+    page = browser.new_page(viewport=size)
+    visit = Visit(page, write_page(read_runs([run]), tmp_path / "audit.html"))
+    assert page.locator("h2").first.inner_text() == "Verdict"
+    assert page.locator("#group option").count() == 2
+    assert "worst over all attacks" in page.locator(".recorded").first.inner_text()  # strict: no one iteration has both
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    page.screenshot(path=tmp_path / "audit.png", full_page=True)
+    visit.clean()
+    page.close()
+
+
+def test_hostile_names_do_nothing(browser: Browser, tmp_path: Path) -> None:
+    run = write_run(tmp_path, "natural", classes=(HOSTILE, "b", "c")).rename(tmp_path / "a 'quoted' & <b>run")
+    page = browser.new_page(viewport=DESKTOP)
+    visit = Visit(page, write_page(read_runs([run]), tmp_path / "hostile.html", title=HOSTILE))
+    assert page.title() == HOSTILE
+    page.select_option("#class", label=HOSTILE)
+    assert page.locator(".card h3").first.inner_text().startswith(HOSTILE)
+    assert page.locator("img").count() == 0
+    visit.clean()
+    page.close()
+
+
+def test_without_galleries_the_page_is_whole_but_for_the_explorer(browser: Browser, tmp_path: Path) -> None:
+    path = write_page(read_runs([write_run(tmp_path, "natural", gallery=False)]), tmp_path / "plain.html")
+    page = browser.new_page(viewport=DESKTOP)
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(path.as_uri())
+    assert page.locator("#explorer").is_hidden()
+    assert page.locator("table.results").is_visible()
+    page.click("#theme")
+    assert complaints == []
+    page.close()
+
+
+def test_several_groups_and_colour(browser: Browser, tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path, "natural"),
+        write_run(tmp_path / "other", "madry", dataset="flower", colour=True, steps=3, examples=3),
+    ]
+    page = browser.new_page(viewport=DESKTOP)
+    visit = Visit(page, write_page(read_runs(runs), tmp_path / "two.html"))
+    assert page.locator("#example-title strong").inner_text() == "NATURAL"
+    page.select_option("#group", label="flower · paper protocol · ig maps")
+    page.wait_for_selector("#example-title strong:text-is('Madry et al.')")
+    assert page.locator(".thumb").count() == 3
+    visit.clean()
+    page.close()

@@ -1,0 +1,253 @@
+"""The paper's propositions and theorems, each on a problem whose answer is known another way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linprog
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nets import mlp
+from robattr import (
+    IG,
+    PGD,
+    Change,
+    L2Ball,
+    LinfBall,
+    LpBall,
+    Robust,
+    at_input,
+    at_layer,
+    cross_entropy,
+    displacement,
+    gauss_legendre,
+    l2,
+    objectives,
+    polyline,
+    power,
+    straight,
+    total,
+)
+from robattr.formula.layers import Layer
+from robattr.formula.neighbourhoods import Neighbourhood, Rand
+from robattr.formula.paths import Path
+
+COST = power(l2, 2) @ displacement
+
+
+def plane(n: int = 5) -> tuple[nn.Module, Tensor, Tensor]:
+    """A curved net on the plane, where a dense grid finds every maximum."""
+    net = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 3)).double()
+    with torch.no_grad():
+        for p in net.parameters():
+            p.mul_(2.0)
+    return net, torch.rand(n, 2, dtype=torch.float64), torch.arange(n) % 3
+
+
+def grid_max(value, x: Tensor, radius: float, n: int = 41) -> Tensor:
+    side = torch.linspace(-radius, radius, n, dtype=torch.float64)
+    steps = torch.cartesian_prod(side, side)
+    return torch.stack([value(x + s).detach() for s in steps]).amax(0)
+
+
+# Proposition 1: s = sum gives Madry et al.
+
+
+@pytest.mark.parametrize("at", [at_input, at_layer("0"), at_layer("1")], ids=repr)
+@pytest.mark.parametrize("along", [straight, polyline(torch.tensor(0.5, dtype=torch.float64))], ids=["line", "bent"])
+def test_sum_of_ig_is_the_rise_of_the_loss_for_any_curve_and_layer(at: Layer, along: Path) -> None:
+    net, x, y = plane()
+    x1 = torch.rand_like(x)
+    # Two Gauss rules, one per segment: the bent line has its kink in the middle.
+    base = gauss_legendre(30)
+    halves = type(base)(
+        tuple(t / 2 for t in base.nodes) + tuple((t + 1) / 2 for t in base.nodes),
+        tuple(w / 2 for w in base.weights) * 2,
+    )
+    change = total @ IG(at=at, along=along, rule=halves)
+    rho = cross_entropy(net, x, y) + change(net, x, x1, y)
+    torch.testing.assert_close(rho, cross_entropy(net, x1, y), rtol=1e-9, atol=1e-9)
+
+
+def test_madry_is_the_maximal_loss() -> None:
+    net, x, y = plane()
+    rho = objectives.madry(LinfBall(0.2, bounds=None), PGD(steps=60, step_size=0.02))(net, x, y)
+    best = grid_max(lambda z: cross_entropy(net, z, y), x, 0.2)
+    torch.testing.assert_close(rho.value, cross_entropy(net, rho.worst, y))
+    torch.testing.assert_close(rho.value.detach(), best, rtol=1e-3, atol=1e-4)
+    assert bool(((rho.worst - x).abs() <= 0.2 + 1e-12).all())
+
+
+def test_the_gradient_of_madry_is_that_of_the_loss_at_the_worst_point() -> None:
+    net, x, y = plane()
+    rho = objectives.madry(LinfBall(0.2, bounds=None), PGD(steps=5, step_size=0.1))(net, x, y)
+    ours = torch.autograd.grad(rho.value.mean(), list(net.parameters()))
+    theirs = torch.autograd.grad(F.cross_entropy(net(rho.worst), y), list(net.parameters()))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+# Proposition 2: one left node and s = ‖·‖₁^q give input-gradient regularisation
+
+
+@pytest.mark.parametrize("q", [1.0, 1.5, 2.0, 3.0, 6.0])
+def test_one_left_node_is_input_gradient_regularisation(q: float) -> None:
+    net = mlp().double()
+    x, y = torch.randn(4, 6, dtype=torch.float64), torch.arange(4) % 3
+    radius, weight = 0.7, 0.3
+    ball = LinfBall(radius, bounds=None) if q == 1.0 else LpBall(radius, q / (q - 1.0), bounds=None)
+    rho = objectives.input_gradient(weight, q, ball, PGD(steps=60, step_size=5.0))(net, x, y)
+    z = x.clone().requires_grad_()
+    (g,) = torch.autograd.grad(cross_entropy(net, z, y).sum(), z)
+    expected = cross_entropy(net, x, y) + weight * g.abs().pow(q).sum(1)
+    torch.testing.assert_close(rho.value, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_its_gradient_is_that_of_the_gradient_norm() -> None:
+    net = mlp().double()
+    x, y = torch.randn(4, 6, dtype=torch.float64), torch.arange(4) % 3
+    rho = objectives.input_gradient(0.3, 2.0, L2Ball(0.5, bounds=None), PGD(steps=100, step_size=5.0))(net, x, y)
+    ours = torch.autograd.grad(rho.value.mean(), list(net.parameters()))
+    z = x.clone().requires_grad_()
+    loss = cross_entropy(net, z, y)
+    (g,) = torch.autograd.grad(loss.sum(), z, create_graph=True)
+    theirs = torch.autograd.grad((loss + 0.3 * g.square().sum(1)).mean(), list(net.parameters()))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-8)
+
+
+# Proposition 3: h = ℓ_y gives the attribution of the loss output
+
+
+def test_loss_output() -> None:
+    net, x, y = plane()
+    rho = objectives.loss_output(LinfBall(0.2, bounds=None), PGD(steps=60, step_size=0.02))
+    base = cross_entropy(net, x, y).detach()
+    # |·| has two maxima, one on each side: the adversary keeps the better of a few random starts.
+    runs = torch.stack([rho(net, x, y).value.detach() for _ in range(6)]).amax(0)
+    best = base + grid_max(lambda z: (cross_entropy(net, z, y) - base).abs(), x, 0.2)
+    torch.testing.assert_close(runs, best, rtol=1e-3, atol=1e-4)
+    madry = objectives.madry(LinfBall(0.2, bounds=None), PGD(steps=60, step_size=0.02))(net, x, y).value
+    assert bool((runs >= madry - 1e-6).all())  # the surrogate bounds Madry et al. from above
+
+
+# The distributional forms, on discrete distributions, against a linear program
+
+
+@dataclass(frozen=True)
+class Among:
+    """The adversary that tries every point of a finite support: the exact supremum over z'."""
+
+    support: Tensor
+
+    def iterates(
+        self, grad, x: Tensor, within: Neighbourhood, *, start: Tensor, rand: Rand = torch.rand_like
+    ) -> Iterator[Tensor]:
+        values = torch.stack([grad(z.expand_as(x))[1] for z in self.support])
+        yield self.support[values.argmax(0)]
+
+
+def discrete(change: Change) -> tuple[nn.Module, Tensor, Tensor, Tensor, np.ndarray, np.ndarray]:
+    """n points z with labels, a support that holds them all, and the tables d(z_i, z'_j) and c(z_i, z'_j)."""
+    net, x, y = plane(5)
+    support = torch.cat([x, torch.rand(5, 2, dtype=torch.float64)])
+    with torch.no_grad():
+        d, c = (torch.stack([f(net, x, z.expand_as(x), y) for z in support], 1).numpy() for f in (change, COST))
+    return net, x, y, support, d, c
+
+
+def coupling(gain: np.ndarray, cost: np.ndarray, budget: float | None) -> tuple[float, float]:
+    """sup_M Σ M gain over couplings of P (uniform) with any Q, and the multiplier of Σ M cost ≤ budget."""
+    n, k = gain.shape
+    marginal = np.kron(np.eye(n), np.ones((1, k)))
+    limits = {} if budget is None else {"A_ub": cost.reshape(1, -1), "b_ub": [budget]}
+    found = linprog(-gain.reshape(-1), A_eq=marginal, b_eq=np.full(n, 1.0 / n), bounds=(0, None), **limits)
+    assert found.status == 0
+    return -found.fun, 0.0 if budget is None else -float(found.ineqlin.marginals[0])
+
+
+CHANGES = {"sum": objectives.shift(), "norm": objectives.spread(3)}
+
+
+@pytest.mark.parametrize("name", sorted(CHANGES))
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 5.0])
+def test_the_lagrangian_is_a_supremum_over_couplings(name: str, gamma: float) -> None:
+    """Theorem 1: sup over couplings of E[d − γc] = E[sup_{z'} d − γc]."""
+    net, x, y, support, d, c = discrete(CHANGES[name])
+    rho = objectives.wasserstein(CHANGES[name], gamma, COST, Among(support))(net, x, y)
+    assert float(rho.penalty.mean().detach()) == pytest.approx(coupling(d - gamma * c, c, None)[0], abs=1e-10)
+
+
+@pytest.mark.parametrize("name", sorted(CHANGES))
+@pytest.mark.parametrize("budget", [0.01, 0.05, 0.15])
+def test_dual_ascent_finds_the_constrained_supremum(name: str, budget: float) -> None:
+    """Theorem 2 and its lemma: inf_γ E[sup d − γc + γρ] = sup {E[d] : E[c] ≤ ρ}, and γ is the multiplier."""
+    net, x, y, support, d, c = discrete(CHANGES[name])
+    expected, multiplier = coupling(d, c, budget)
+    rho = objectives.distributional(CHANGES[name], budget, COST, Among(support), rate=1.0)
+    duals = []
+    with torch.no_grad():
+        for step in range(150):
+            out = rho(net, x, y)
+            duals.append(float(out.penalty.mean()))
+            assert out.cost is not None
+            rho.rate = 1.0 / (1 + 0.1 * step)
+            rho.ascend(out.cost.mean())
+    assert min(duals) >= expected - 1e-9  # weak duality holds at every γ
+    assert duals[-1] == pytest.approx(expected, rel=2e-2)
+    # On a finite support the optimal γ may fill an interval; inside it the dual is flat.
+    assert float(rho.gamma) == pytest.approx(multiplier, rel=0.25)
+
+
+@pytest.mark.parametrize("budget", [0.02, 0.1])
+def test_the_sum_gives_wasserstein_prediction_robustness(budget: float) -> None:
+    """Proposition 4: E[ℓ(Z)] + sup {E[sum IG] : E[c] ≤ ρ} = sup {E_Q[ℓ] : W_c(P, Q) ≤ ρ}."""
+    net, x, y, support, d, c = discrete(objectives.shift())
+    losses = torch.stack([cross_entropy(net, z.expand_as(x), y) for z in support], 1).detach().numpy()
+    attribution = float(cross_entropy(net, x, y).mean().detach()) + coupling(d, c, budget)[0]
+    assert attribution == pytest.approx(coupling(losses, c, budget)[0], abs=1e-10)
+
+
+# The one-layer theorem
+
+
+class OneLayer(nn.Module):
+    """Two logits ±u/2 with u = ⟨w, x⟩: cross-entropy is the logistic loss g(−y u)."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(d, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        u = x @ self.w
+        return torch.stack([-u / 2, u / 2], 1)
+
+
+def softplus_hinge(model, x: Tensor, y: Tensor) -> Tensor:
+    z = model(x)
+    u = z[:, 1] - z[:, 0]
+    return F.softplus(1.0 - (2.0 * y - 1.0) * u)
+
+
+@pytest.mark.parametrize("loss", [cross_entropy, softplus_hinge], ids=lambda f: f.__name__)
+def test_one_layer_networks_make_both_objectives_soft_margin(loss) -> None:
+    d, radius = 7, 0.3
+    net = OneLayer(d)
+    x, y = torch.randn(6, d, dtype=torch.float64), torch.arange(6) % 2
+    ball, signs = LinfBall(radius, bounds=None), 2.0 * y - 1.0
+    margin_term = -signs * (x @ net.w) + radius * net.w.abs().sum()
+    soft_margin = F.softplus(margin_term + (1.0 if loss is softplus_hinge else 0.0))
+
+    corner = x - radius * signs[:, None] * net.w.detach().sign()  # x + ε sign(∇ℓ)
+    change = objectives.spread(30, of=loss, rule=gauss_legendre)
+    strong = Robust(change=change, within=ball, by=PGD(steps=10, step_size=0.05), of=loss)
+    weak = objectives.madry(ball, PGD(steps=20, step_size=0.05), of=loss)
+    torch.testing.assert_close(strong(net, x, y, start=corner).value, soft_margin, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(weak(net, x, y).value, soft_margin, rtol=1e-9, atol=1e-9)
+    # From a random start the ascent on ‖IG‖₁ can be caught in a wrong corner, but never above the theorem's value.
+    assert bool((strong(net, x, y).value <= soft_margin + 1e-9).all())

@@ -1,0 +1,240 @@
+"""Sweeps: every point once, resumable, shared between workers, chosen by validation data."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from robattr import recipes
+from robattr.cli import app
+from robattr.data import from_tensors
+from robattr.engine.processes import World
+from robattr.errors import CheckpointError, InvalidInput
+from robattr.recipes.selection import measure_on_validation
+from robattr.training.loop import validate
+from robattr.training.sweep import (
+    Result,
+    Span,
+    _distribution,
+    _requeue_abandoned,
+    _study,
+    name_of,
+    parse_axes,
+    parse_axis,
+    sweep,
+    table,
+)
+
+RUN = replace(
+    recipes.get("fashion-mini/ig-norm"), steps=4, batch=8, attack_steps=1, m=2, m_attack=1, checkpoint_every=2
+)
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def accuracy(path):
+    return {"nat_acc": json.loads((path / "metrics.jsonl").read_text().splitlines()[-1])["val_accuracy"]}
+
+
+def points(found):
+    return [dict(result.point) for result in found]
+
+
+def test_axes_are_typed():
+    assert parse_axis("weight=1,0.1,0.01") == ("weight", [1.0, 0.1, 0.01])
+    assert parse_axis("m=10,20,10") == ("m", [10, 20])
+    assert parse_axis("rule=left,right") == ("rule", ["left", "right"])
+    assert parse_axis("lr=1e-4..1e-2") == ("lr", Span(1e-4, 1e-2))
+    assert parse_axis("m=10..100") == ("m", Span(10, 100, whole=True))
+    for word, message in (
+        ("wieght=1", "did you mean 'weight'"),
+        ("weight", "expects key=value,value"),
+        ("weight=1,x", "must be a number"),
+        ("rates=1,2", "rates is a list"),
+        ("weight=2..1", "0 < low < high"),
+        ("rule=left..right", "of numbers"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            parse_axis(word)
+
+
+def test_an_axis_is_given_once():
+    assert parse_axes(["m=10,20", "weight=1..2"]) == {"m": [10, 20], "weight": Span(1.0, 2.0)}
+    with pytest.raises(InvalidInput, match=r"--over attack_steps is given twice.*--over attack_steps=20,30"):
+        parse_axes(["attack_steps=20", "attack-steps=30"])
+    with pytest.raises(InvalidInput, match="give one range"):
+        parse_axes(["weight=1..2", "weight=3"])
+
+
+def test_every_point_is_checked_before_any_is_trained(tmp_path):
+    with pytest.raises(InvalidInput, match="the point batch=-5 of the grid: batch must be at least 1"):
+        sweep(RUN, {"batch": [8, -5]}, tmp_path / "sweep", measure=accuracy, device="cpu")
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_the_command_checks_the_grid_before_what_it_starts_from(monkeypatch, tmp_path):
+    monkeypatch.setattr("robattr.cli.train._started", lambda run, **_: pytest.fail("training began"))
+    for over, message in ((["batch=8,-5"], "batch must be"), (["batch=8", "batch=9"], "--over batch=8,9")):
+        words = ["sweep", "fashion-mini/natural", *(f"--over={word}" for word in over), "--out", str(tmp_path)]
+        refused = CliRunner().invoke(app, words).exception
+        assert isinstance(refused, InvalidInput)
+        assert message in str(refused)
+
+
+@pytest.mark.parametrize("line", [b"garbage", b"\xff\xfe", b"[1,2]", b'{"a": 1}', b"7"])
+def test_a_damaged_journal_is_named(tmp_path, line):
+    journal = tmp_path / "journal.log"
+    _study(tmp_path, {"m": [2]}, RUN, by="")
+    whole = journal.read_bytes()
+    journal.write_bytes(whole + line + b"\n")
+    last = len(whole.splitlines()) + 1
+    with pytest.raises(CheckpointError, match=rf"line {last} of {journal}.*move it away"):
+        sweep(RUN, {"m": [2]}, tmp_path, measure=accuracy, device="cpu")
+    assert journal.read_bytes() == whole + line + b"\n"
+
+
+def test_a_grid_is_run_once_and_extended_by_what_is_new(tmp_path):
+    seen = []
+
+    def measure(path):
+        seen.append(path.name)
+        return accuracy(path)
+
+    found, stopped = sweep(RUN, {"m": [3, 2], "weight": [0.1]}, tmp_path, measure=measure, device="cpu")
+    assert stopped is None
+    assert points(found) == [{"m": 2, "weight": 0.1}, {"m": 3, "weight": 0.1}]
+    assert sorted(seen) == ["m=2,weight=0.1", "m=3,weight=0.1"]
+    assert json.loads((tmp_path / "m=2,weight=0.1" / "config.json").read_text())["m"] == 2
+    assert (tmp_path / "table-m-weight.md").read_text() == table(found)
+    others, _ = sweep(RUN, {"seed": [0]}, tmp_path, measure=accuracy, device="cpu")
+    assert (tmp_path / "table-seed.md").read_text() == table(others)
+    assert (tmp_path / "table-m-weight.md").read_text() == table(found)  # a table for each choice of axes
+
+    again, _ = sweep(RUN, {"m": [3, 2], "weight": [0.1]}, tmp_path, measure=measure, device="cpu")
+    assert again == found
+    assert len(seen) == 2
+
+    with pytest.raises(CheckpointError, match=r"another configuration \(eps is 0\.02"):  # not the results of another ε
+        sweep(replace(RUN, eps=0.02), {"m": [3, 2], "weight": [0.1]}, tmp_path, measure=measure, device="cpu")
+
+
+def test_a_search_ends_after_its_trials(tmp_path):
+    found, _ = sweep(RUN, {"weight": Span(0.01, 1.0)}, tmp_path, measure=accuracy, trials=2, device="cpu")
+    assert len(found) == 2
+    assert all(0.01 <= result.point["weight"] <= 1.0 for result in found)
+    whole, _ = sweep(RUN, {"m": Span(1, 4, whole=True)}, tmp_path, measure=accuracy, trials=2, device="cpu")
+    assert all(type(result.point["m"]) is int for result in whole)
+    with pytest.raises(InvalidInput, match="--trials"):
+        sweep(RUN, {"weight": Span(0.01, 1.0)}, tmp_path / "grid", measure=accuracy, device="cpu")
+
+
+def test_a_diverged_point_is_marked_and_the_others_go_on(tmp_path):
+    run = replace(RUN, optimizer="momentum", schedule="constant")
+    found, _ = sweep(run, {"lr": [1e-3, 1e30]}, tmp_path, measure=accuracy, device="cpu")
+    assert [bool(result.scores) for result in found] == [True, False]
+    assert "| 1e+30 | diverged |" in table(found)
+
+
+def test_an_axis_of_numbers_may_hold_none(tmp_path):
+    assert parse_axis("clip=1,none,0.5") == ("clip", [1.0, None, 0.5])
+    found, _ = sweep(RUN, {"clip": [1.0, None, 0.5]}, tmp_path, measure=accuracy, device="cpu")
+    assert points(found) == [{"clip": None}, {"clip": 0.5}, {"clip": 1.0}]
+
+
+def test_what_cannot_be_compared_on_validation_data_is_refused(tmp_path):
+    with pytest.raises(InvalidInput, match="never trains on it: full is no axis"):
+        parse_axis("full=true,false")
+    x, y = torch.rand(6, 1, 12, 12), torch.arange(6) % 2  # too few to set any apart
+    few = from_tensors(x, y, name="few")
+    with pytest.raises(InvalidInput, match="few has no validation examples"):
+        validate(torch.nn.Linear(1, 1), few, world=World(0, 1, torch.device("cpu")))
+
+
+def test_the_table_is_the_papers():
+    found = [
+        Result({"m": 10}, {"nat_acc": 0.9854, "adv_acc": 0.7805, "topk": 0.6714, "kendall": 0.2574}, "m=10"),
+        Result({"m": 50}, {"nat_acc": 0.9874, "adv_acc": 0.8143, "topk": 0.7136, "kendall": 0.2841}, "m=50"),
+    ]
+    assert table(found) == (
+        "| m | NA | AA | IN | CO |\n|---|---|---|---|---|\n"
+        "| 10 | 98.54% | 78.05% | 67.14% | 0.2574 |\n"
+        "| 50 | **98.74%** | **81.43%** | **71.36%** | **0.2841** |\n"
+    )
+    assert name_of({"weight": 0.1, "m": 10, "rule": "left"}) == "weight=0.1,m=10,rule=left"
+
+
+def test_selection_measures_the_papers_columns_on_validation_examples(tmp_path):
+    found, _ = sweep(RUN, {"m": [2]}, tmp_path, measure=measure_on_validation(4, device="cpu"), device="cpu")
+    (scores,) = (result.scores for result in found)
+    assert list(scores) == ["nat_acc", "adv_acc", "topk", "kendall"]
+    assert scores["nat_acc"] == pytest.approx(accuracy(tmp_path / "m=2")["nat_acc"])
+    assert 0 <= scores["adv_acc"] <= 1
+    assert -1 <= scores["kendall"] <= 1
+    ((other,), _) = sweep(RUN, {"m": [2]}, tmp_path, measure=accuracy, by="accuracy alone", device="cpu")
+    assert list(other.scores) == ["nat_acc"]  # measured anew, not what the other measure found
+
+
+def test_a_trial_taken_for_abandoned_while_it_is_at_work_is_finished_all_the_same(tmp_path):
+    """Another worker that starts just then finds the directory unlocked, and queues the point again."""
+    over, measured = {"m": [2, 3]}, []
+
+    def measure(path):
+        measured.append(path.name)
+        if len(measured) == 1:
+            other = _study(tmp_path, over, replace(RUN, full=False), by="")
+            waiting = other.ask()  # has no parameters yet: nobody's to take
+            _requeue_abandoned(other, tmp_path, keys=set(over))
+            states = {trial.number: trial.state.name for trial in other.get_trials(deepcopy=False)}
+            assert states == {0: "FAIL", waiting.number: "RUNNING", 2: "WAITING"}
+        return accuracy(path)
+
+    found, stopped = sweep(RUN, over, tmp_path, measure=measure, device="cpu")
+    assert stopped is None
+    assert measured == ["m=2", "m=2"]
+    assert points(found) == [{"m": 2}]
+    steps = [json.loads(line)["step"] for line in (tmp_path / "m=2" / "metrics.jsonl").read_text().splitlines()]
+    assert len(steps) == len(dict.fromkeys(steps)) + 1  # trained once; the last step has a line of validation, too
+
+
+def test_a_worker_that_died_before_its_directory_was_made_is_taken_over(tmp_path):
+    over = {"warm_start": ["runs/first", "runs/second"]}
+    study = _study(tmp_path, over, RUN, by="")
+    study.ask({key: _distribution(axis) for key, axis in over.items()})
+    _requeue_abandoned(study, tmp_path, keys=set(over))
+    assert [trial.state.name for trial in study.get_trials(deepcopy=False)] == ["FAIL", "WAITING"]
+
+
+def test_a_killed_worker_is_taken_over_and_two_share_the_work(tmp_path):
+    out = tmp_path / "sweep"
+    command = [
+        sys.executable, "-m", "robattr", "sweep", "fashion-mini/natural", "--over", "lr=0.001,0.002,0.003",
+        "--set=steps=60", "--set=batch=8", "--set=checkpoint_every=10", "--set=log_every=1", "--examples=0",
+        "--device=cpu", "--out", str(out),
+    ]  # fmt: skip
+    first = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+    while not any(out.glob("*/checkpoints/step-00000001*.pt")):
+        assert first.poll() is None
+        time.sleep(0.02)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    workers = [
+        subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [worker.communicate(timeout=300) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], said
+    assert any("from step" in errors for _, errors in said)
+    rows = re.findall(r"^\| (0\.00\d) \| \**\d+\.\d\d%\** \|$", (out / "table-lr.md").read_text(), flags=re.M)
+    assert rows == ["0.001", "0.002", "0.003"]
+    for path in out.glob("lr=*"):
+        steps = [json.loads(line)["step"] for line in (path / "metrics.jsonl").read_text().splitlines()]
+        assert steps == [*range(1, 61), 60]
