@@ -213,7 +213,7 @@ def test_a_run_behind_its_own_preprocessing_is_refused(runs, tmp_path: Path) -> 
     (tmp_path / "preprocessing.json").write_text('{"mean": [0.5], "std": [0.5]}')
     refused = invoke("evaluate", tmp_path).exception
     assert isinstance(refused, InvalidInput)
-    assert "hardened behind a preprocessing, which its weights do not hold: use robattr audit" in str(refused)
+    assert "need their own preprocessing.json: use robattr audit" in str(refused)
 
 
 def test_narrow_terminals_cut_no_number(runs) -> None:

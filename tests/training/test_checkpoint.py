@@ -114,8 +114,8 @@ def test_a_disk_without_room_loses_nothing(tmp_path):
         from pathlib import Path
         from robattr.errors import CheckpointError
         from robattr.training import checkpoint
-        from robattr.training.config import Run
-        run = Run(method="ig-norm")
+        from robattr.training.config import TrainConfig
+        run = TrainConfig(method="ig-norm")
         content = checkpoint.pack({{"step": 20, "model": {{"w": torch.randn(100_000)}}}}, run)
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
         try:

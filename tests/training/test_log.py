@@ -20,7 +20,7 @@ def test_lines_have_rate_eta_loss_penalty_and_accuracy(capsys):
 
 def test_the_bar_shows_the_same_and_keeps_validation_lines(capsys):
     bar = Bar(100, step=0)
-    bar.reached(50)
+    bar.advance(50)
     bar.show(RECORD)
     bar.show({"step": 50, "val_accuracy": 0.75})
     bar.close()

@@ -22,8 +22,7 @@ from robattr.training import checkpoint, loop, setup
 from robattr.training.config import Method
 from robattr.training.loop import train
 from robattr.training.run_directory import RunDirectory, read_config
-from robattr.training.state import make_optimizer
-from robattr.training.step import size_of_ig
+from robattr.training.step import make_optimizer, size_of_ig
 from train_fixtures import QUICK, lines, tiny_data, tiny_net, weights
 
 METHODS = get_args(Method)
@@ -266,7 +265,7 @@ def test_a_warm_start_begins_with_the_weights_of_another_run(tmp_path):
 def test_weights_behind_a_preprocessing_are_no_warm_start(tmp_path):
     go(replace(QUICK, steps=1), tmp_path / "first")
     (tmp_path / "first" / "preprocessing.json").write_text('{"mean": [0.5], "std": [0.5]}')
-    with pytest.raises(InvalidInput, match="hardened behind a preprocessing, which its weights do not hold"):
+    with pytest.raises(InvalidInput, match=r"need their own preprocessing\.json: warm_start must name"):
         go(replace(QUICK, warm_start=str(tmp_path / "first"), steps=1), tmp_path / "second")
 
 
@@ -303,19 +302,19 @@ def test_a_damaged_checkpoint_costs_steps_but_not_the_result(tmp_path, capsys):
     assert [record["step"] for record in lines(tmp_path / "parts") if "loss" in record] == [1, 2, 3, 4, 5, 6, 7]
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"[1]", None])
-def test_lost_notes_cost_nothing_for_a_checkpoint_holds_its_configuration(tmp_path, content):
+def test_a_lost_config_is_restored_from_the_checkpoint_and_a_damaged_one_is_reported(tmp_path):
     go(replace(QUICK, steps=4), tmp_path / "run")
     for name in ("config.json", "environment.json"):
-        if content is None:
-            (tmp_path / "run" / name).unlink()
-        else:
-            (tmp_path / "run" / name).write_bytes(content)
+        (tmp_path / "run" / name).unlink()
     with pytest.raises(CheckpointError, match="another configuration: m is 9, was 3"):
         go(replace(QUICK, m=9), tmp_path / "run", resume=True)
-    (tmp_path / "run" / "config.json").write_bytes(content or b"")
+    for content, message in ((b"", "Delete it to resume"), (b"\xff\xfe", "Delete it"), (b"[1]", "object, got list")):
+        (tmp_path / "run" / "config.json").write_bytes(content)
+        with pytest.raises(CheckpointError, match=f"config.json is damaged: .*{message}"):
+            go(QUICK, tmp_path / "run", resume=True)
+    (tmp_path / "run" / "config.json").unlink()
     assert go(QUICK, tmp_path / "run", resume=True)[1].finished
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["steps"] == QUICK.steps
+    assert read_config(RunDirectory(tmp_path / "run"))["steps"] == QUICK.steps
 
 
 def test_a_directory_that_cannot_be_made(tmp_path):
@@ -365,7 +364,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
 def test_a_run_is_extended_but_never_said_to_be_shorter_than_it_was(tmp_path, monkeypatch):
     run = replace(QUICK, schedule="constant")
     go(run, tmp_path / "run")
-    with pytest.raises(CheckpointError, match=r"6 steps behind it, more than the 4 asked for.*--set steps=6"):
+    with pytest.raises(CheckpointError, match=r"already done 6 steps, more than steps=4.*--set steps=6"):
         go(replace(run, steps=4), tmp_path / "run", resume=True)
     assert read_config(RunDirectory(tmp_path / "run"))["steps"] == 6
 
@@ -373,7 +372,7 @@ def test_a_run_is_extended_but_never_said_to_be_shorter_than_it_was(tmp_path, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "descend", killed)  # in the first step beyond the old end
+        patch.setattr(loop, "train_step", killed)  # in the first step beyond the old end
         with pytest.raises(KeyboardInterrupt):
             go(replace(run, steps=8), tmp_path / "run", resume=True)
     assert not (tmp_path / "run" / "model.safetensors").exists()

@@ -45,12 +45,12 @@ class Picky(nn.Linear):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(10, 3)), r"fails at inputs of shape \(1, 6, 6\).*tiny"),
-        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 2)), "2 outputs, tiny 3 classes"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(10, 3)), r"fails on inputs of tiny, of shape \(1, 6, 6\)"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 2)), "2 outputs, but tiny has 3 classes"),
         (Twice, r"expected logits of shape \(B, classes\), got tuple"),
-        (lambda: Picky(36, 3), r"fails at inputs of shape \(1, 6, 6\).*Wrong image height"),
-        (lambda: tiny_net().requires_grad_(False), "no parameters that require a gradient"),
-        (Versioned, r"tensors alone.*'_extra_state' of dict"),
+        (lambda: Picky(36, 3), r"fails on inputs of tiny.*Wrong image height"),
+        (lambda: tiny_net().requires_grad_(False), "no parameter of the network requires a gradient"),
+        (Versioned, r"tensors only, got '_extra_state' of type dict"),
     ],
 )
 def test_a_network_that_does_not_fit(tmp_path, make: Callable[[], nn.Module], words: str) -> None:
@@ -62,7 +62,7 @@ def test_a_network_that_does_not_fit(tmp_path, make: Callable[[], nn.Module], wo
 def test_a_batch_of_more_than_there_are_is_announced(tmp_path, capsys) -> None:
     run = replace(QUICK, steps=1, batch=10_000)
     train(run, tmp_path / "run", dataset=tiny_data(), model=tiny_net(), device="cpu")
-    assert "batch=10000 is more than there are: every step takes all" in "".join(capsys.readouterr())
+    assert "batch=10000 exceeds the training set: every step uses all" in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize(
@@ -78,5 +78,5 @@ def test_a_network_that_is_not_the_one_a_run_began_with(tmp_path, change: Callab
     train(run, tmp_path / "run", dataset=tiny_data(), model=tiny_net(), device="cpu")
     other = tiny_net()
     change(other)
-    with pytest.raises(CheckpointError, match=f"begun with another network .*{words}.*choose another --out"):
+    with pytest.raises(CheckpointError, match=f"started with another network .*{words}.*choose another --out"):
         train(replace(run, steps=4), tmp_path / "run", dataset=tiny_data(), model=other, device="cpu", resume=True)

@@ -12,9 +12,9 @@ from robattr.evaluation import Protocol, paper, scaled
 from robattr.evaluation.evaluate_batch import evaluate_batch
 from robattr.training import settings
 from robattr.training.config import TrainConfig
-from robattr.training.loop import validate
 from robattr.training.run_directory import RunDirectory, read_config
 from robattr.training.setup import build_model, load_dataset
+from robattr.training.step import validate
 from robattr.training.sweep import Measure, Scores
 
 BLOCK = 50  # examples attacked together

@@ -1,13 +1,11 @@
-"""Batch normalisation in training, on one process or many.
+"""Batch normalisation over the global batch of several processes.
 
-The formula of ρ needs the network as one fixed function, so the attack and the path see batch norm in
-evaluation mode, with its running statistics; only the clean loss ℓ(x, y) sees the module in training mode,
-and moves those statistics.
+ρ needs the network as a fixed function, so the attack and the path use batch norm in eval mode, with its running
+statistics. Only the clean loss ℓ(x, y) uses train mode and updates those statistics.
 
-On many processes the statistics of training mode must be those of the *global* batch.
-`torch.nn.SyncBatchNorm` would give them but has no second derivative, so `over_global_batch` lends each layer
-a forward pass that sums over processes in training mode (differentiable once, which is all the clean loss
-needs) and is the layer's own in evaluation mode.
+With several processes, train mode must use the statistics of the *global* batch. `torch.nn.SyncBatchNorm` has no second
+derivative, so `over_global_batch` replaces the forward pass of each layer: in train mode it sums over processes
+(differentiable once, enough for the clean loss), in eval mode it is the layer's own.
 """
 
 from __future__ import annotations
@@ -25,21 +23,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from robattr.engine.processes import World
 
 
-def layers(model: nn.Module) -> list[_BatchNorm]:
-    """The batch-norm layers of `model`."""
-    return [module for module in model.modules() if isinstance(module, _BatchNorm)]
-
-
 @contextmanager
 def over_global_batch(model: nn.Module, world: World) -> Iterator[None]:
-    """Within: the batch-norm layers of `model` in training mode normalise by the statistics of the global batch."""
-    found = layers(model) if world.size > 1 else []
-    for layer in found:
+    """Let batch norm in train mode use the statistics of the global batch, within the context."""
+    layers = [module for module in model.modules() if isinstance(module, _BatchNorm)] if world.size > 1 else []
+    for layer in layers:
         layer.forward = partial(_forward, layer)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        for layer in found:
+        for layer in layers:
             del layer.forward
 
 
@@ -52,15 +45,15 @@ def _forward(layer: _BatchNorm, x: Tensor) -> Tensor:
     mean = _total(x.sum(axes)) / count
     centred = x - mean.view(shape)
     variance = _total((centred * centred).sum(axes)) / count
-    _move(layer, mean.detach(), (variance * count / (count - 1)).detach())
-    normal = centred * (variance + layer.eps).rsqrt().view(shape)
+    _update_running(layer, mean.detach(), (variance * count / (count - 1)).detach())
+    normalised = centred * (variance + layer.eps).rsqrt().view(shape)
     if layer.weight is None:
-        return normal
-    return normal * layer.weight.view(shape) + layer.bias.view(shape)
+        return normalised
+    return normalised * layer.weight.view(shape) + layer.bias.view(shape)
 
 
-def _move(layer: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
-    """running ← (1 − a)·running + a·batch, with a the layer's momentum, or 1/n for the plain average (None)."""
+def _update_running(layer: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
+    """running ← (1 − a)·running + a·batch, with a the layer's momentum, or 1/n if it is None."""
     assert layer.running_mean is not None
     assert layer.running_var is not None
     assert layer.num_batches_tracked is not None
@@ -71,7 +64,7 @@ def _move(layer: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
 
 
 class _Total(torch.autograd.Function):
-    """The sum over processes. Each of them uses the sum, so the gradient is the sum of theirs."""
+    """The sum over processes. Each process uses the sum, so its gradient is the sum of their gradients."""
 
     @staticmethod
     def forward(values: Tensor) -> Tensor:

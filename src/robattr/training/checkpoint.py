@@ -2,10 +2,9 @@
 
     RUN/checkpoints/step-000000500-9f86d081884c7d65.pt
 
-The file is what `torch.save` writes of tensors and plain values, so `torch.load(path, weights_only=True)`
-reads it. It holds the parameters and buffers, the optimiser, the step, γ of a distributional objective, and
-the configuration. There is no other state: the learning rate, the ramps, the batch and every random draw are
-functions of (seed, step).
+A file contains tensors and plain values, so `torch.load(path, weights_only=True)` reads it: the parameters and
+buffers, the optimiser, the step, γ of a distributional objective, the averaged weights and the configuration. There is
+no other state: the learning rate, the ramps, the batch and every random number are functions of (seed, step).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from robattr.engine.files import write_atomically
 from robattr.errors import CheckpointError
 from robattr.training.config import TrainConfig
 
-FORMAT = 1  # raise it when an older robattr could not continue from what this one writes
+FORMAT = 1  # increase it when older versions cannot continue from new files
 NAME = re.compile(r"step-(\d{9})-([0-9a-f]{16})\.pt")
 
 
@@ -46,41 +45,40 @@ def listed(folder: Path) -> list[Checkpoint]:
 
 
 def pack(state: Mapping[str, Any], run: TrainConfig) -> bytes:
-    """The content of a checkpoint: `state` with the configuration and version that wrote it."""
+    """The content of a checkpoint file: `state`, the configuration and the version."""
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, "version": __version__, "config": run.as_dict(), **state}, buffer)
     return buffer.getvalue()
 
 
 def unpack(content: bytes) -> dict[str, Any]:
-    """The state that `pack` packed, on the CPU."""
+    """The state in the content of a checkpoint file, on the CPU."""
     state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return state
 
 
 def save(folder: Path, content: bytes, *, step: int, keep: int) -> Path:
-    """Write a checkpoint so that a reader finds all of it or nothing, then drop all but the last `keep`."""
+    """Write a checkpoint atomically, then remove all but the last `keep`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{step:09d}-{_digest(content)}.pt"
     write_atomically(path, content)
     for old in [found for found in listed(folder) if found.step < step][: -(keep - 1)]:
         old.path.unlink(missing_ok=True)
-    for cut_short in folder.glob(".step-*.tmp"):  # by a process that was killed while it wrote
-        cut_short.unlink(missing_ok=True)
+    for unfinished in folder.glob(".step-*.tmp"):  # left by a process that was killed while writing
+        unfinished.unlink(missing_ok=True)
     return path
 
 
-def forget_from(folder: Path, step: int) -> None:
+def remove_from(folder: Path, step: int) -> None:
     """Remove the checkpoints of `step` and later, if earlier ones remain."""
     found = listed(folder)
-    if any(earlier.step < step for earlier in found):
-        for late in found:
-            if late.step >= step:
-                late.path.unlink(missing_ok=True)
+    late = [checkpoint for checkpoint in found if checkpoint.step >= step]
+    for checkpoint in late if len(late) < len(found) else []:
+        checkpoint.path.unlink(missing_ok=True)
 
 
 def load_latest(folder: Path, run: TrainConfig) -> tuple[bytes | None, list[str]]:
-    """The newest checkpoint that can continue `run` (None: there are none), and why newer ones were passed over."""
+    """The newest checkpoint that can continue `run` (None: the folder has none), and why newer ones cannot."""
     refused: list[str] = []
     for checkpoint in reversed(listed(folder)):
         try:
@@ -89,22 +87,22 @@ def load_latest(folder: Path, run: TrainConfig) -> tuple[bytes | None, list[str]
             refused.append(str(error))
     if refused:
         raise CheckpointError(
-            f"no checkpoint in {folder} can continue this run: {'; '.join(refused)}. Start again in another directory"
+            f"no checkpoint in {folder} can continue this run: {'; '.join(refused)}. Start a new run with another --out"
         )
     return None, refused
 
 
 def load(checkpoint: Checkpoint, run: TrainConfig | None = None) -> bytes:
-    """The content of a checkpoint, proven whole, readable by this version and (if given) of the same `run`."""
+    """The content of a checkpoint; raises if it is damaged, too new, or from another configuration than `run`."""
     name = checkpoint.path.name
     content = checkpoint.path.read_bytes()
     if _digest(content) != checkpoint.digest:
-        raise CheckpointError(f"{name} is damaged: its content does not have the hash its name says")
+        raise CheckpointError(f"{name} is damaged: its content does not match the hash in its name")
     state = unpack(content)
     if state["format"] > FORMAT:
         raise CheckpointError(
-            f"{name} was written by robattr {state['version']} (checkpoint format {state['format']}), newer than "
-            f"this one ({__version__}, format {FORMAT}): upgrade robattr to use it"
+            f"{name} was written by robattr {state['version']} (checkpoint format {state['format']}), this is "
+            f"{__version__} (format {FORMAT}): upgrade robattr to use it"
         )
     if run is not None and (differing := differences(run, state["config"])):
         raise CheckpointError(f"{name} is from another configuration: {differing}")
@@ -112,9 +110,9 @@ def load(checkpoint: Checkpoint, run: TrainConfig | None = None) -> bytes:
 
 
 def differences(run: TrainConfig, config: Mapping[str, Any]) -> str:
-    """The keys that decide the weights and differ between `run` and a stored configuration: `m is 10, was 50`.
+    """The decisive settings in which `run` differs from a stored configuration: `m is 10, was 50`.
 
-    A key that the configuration does not have is younger than it, and had no effect then: its default.
+    A key that is missing there did not exist yet, so it had its default value.
     """
     was = {**TrainConfig().as_dict(), **config}
     return ", ".join(

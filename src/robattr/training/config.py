@@ -1,8 +1,7 @@
-"""`TrainConfig`: everything that decides what a training run does, as one flat, frozen, JSON-able value."""
+"""`TrainConfig`: every setting of a training run, as one flat, frozen dataclass."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -23,109 +22,120 @@ Objective = Robust | Distributional
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One training run: min over θ of E[ρ(x, y; θ)] + decay·½Σw², by stochastic gradient steps.
+    """Settings of one run: min over θ of E[ρ(x, y; θ)] + decay·½Σw², by stochastic gradient descent.
 
-    A recipe is a function that returns a `TrainConfig`; `dataclasses.replace`, a TOML file or `--set key=value`
-    change it.
+    A recipe is a function that returns a `TrainConfig`. Change it with `dataclasses.replace`, a TOML file or
+    `--set key=value`.
     """
 
     # what is trained
-    recipe: str = "custom"  # the name of the recipe it came from, "mnist/ig-norm"
-    dataset: str = "fashion-mini"  # a dataset's name, or a folder of images
-    full: bool = False  # train on the validation split as well: for the last run, once every choice is made
-    mirror: bool = False  # half of the images, freshly chosen at every visit, are flipped left to right
-    model: str = ""  # a built-in network, "package.module:function", or "" for the dataset's own
+    recipe: str = "custom"  # name of the recipe, such as "mnist/ig-norm"
+    dataset: str = "fashion-mini"  # a dataset name, or a folder of images
+    full: bool = False  # also train on the validation split: for final runs, after every choice is made
+    mirror: bool = False  # flip each image left to right with probability 1/2 at every visit
+    model: str = ""  # a built-in network, "package.module:function", or "" for the dataset's default
     method: Method = "natural"
 
     # ρ = ℓ + λ·max over N(x, ε) of s(IG)
     weight: float = 1.0  # λ of IG-NORM; β of IG-SUM-NORM
-    eps: float = 0.3  # radius of the neighbourhood, in the units of the pixels
+    eps: float = 0.3  # radius of the neighbourhood, in pixel units
     norm: Literal["linf", "l2"] = "linf"
-    attack_steps: int = 40  # input-gradient regularisation needs one step alone, and takes it
+    attack_steps: int = 40  # input-gradient regularisation always takes one
     step_size: float = 0.01
-    m: int = 50  # points of the path in the update
-    m_attack: int = 10  # points of the path in each attack step
+    m: int = 50  # path points in the update
+    m_attack: int = 10  # path points in each attack step
     rule: Literal["left", "right", "midpoint", "gauss-legendre"] = "midpoint"
-    chunk: int | None = None  # points of the path held in memory at once; none: all
+    chunk: int | None = None  # path points held in memory at once; None: all
     power: float = 1.0  # q of input-gradient regularisation ‖∇ℓ‖_q^q
-    gamma: float = 1.0  # γ of the Wasserstein form, and where dual ascent starts
-    budget: float = 0.0  # ρ, the transport budget that dual ascent holds E[c] to
-    gamma_rate: float = 0.1  # step of the dual ascent
+    gamma: float = 1.0  # γ of the Wasserstein form; initial value under dual ascent
+    budget: float = 0.0  # transport budget: dual ascent keeps E[c] at most this
+    gamma_rate: float = 0.1  # step size of dual ascent
 
     # the optimiser
     optimizer: Literal["adam", "momentum"] = "adam"
     lr: float = 1e-4
     schedule: Literal["constant", "piecewise", "linear", "cosine", "one-cycle"] = "constant"
-    boundaries: tuple[int, ...] = ()  # piecewise: the last step of each piece but the final one
-    rates: tuple[float, ...] = ()  # piecewise: one rate per piece (lr is not used)
-    warmup: int = 0  # steps over which linear, cosine and one-cycle rise
+    boundaries: tuple[int, ...] = ()  # piecewise: last step of each piece except the final one
+    rates: tuple[float, ...] = ()  # piecewise: one rate per piece (lr is ignored)
+    warmup: int = 0  # steps of the initial rise (linear, cosine, one-cycle)
     momentum: float = 0.9
-    decay: float = 0.0  # on ½Σw² over kernels and weight matrices, never biases
+    decay: float = 0.0  # coefficient of ½Σw² over kernels and weight matrices; biases are not decayed
     reduction: Literal["sum", "mean"] = "mean"  # of ρ over the batch
-    clip: float | None = None  # largest norm of the batch gradient
-    average: float = 0.0  # decay of the moving average of the weights, which is validated and kept; 0: the weights
+    clip: float | None = None  # maximum norm of the batch gradient
+    average: float = 0.0  # decay of the weights' moving average, which is validated and saved; 0: none
     steps: int = 1000
-    batch: int = 50  # the global batch, whatever the number of processes
-    weight_ramp: tuple[int, ...] = ()  # (start, end): λ is 0 before start, full from end on
-    eps_ramp: tuple[int, ...] = ()  # likewise for ε (and the step size with it)
+    batch: int = 50  # global batch size, for any number of processes
+    weight_ramp: tuple[int, ...] = ()  # (start, end): λ rises linearly from 0 at start to its value at end
+    eps_ramp: tuple[int, ...] = ()  # likewise for ε and the step size
     warm_start: str = ""  # a run directory, weights file or zoo name to start from, or a fast recipe to train first
     seed: int = 0
     precision: Literal["fp32", "tf32", "bf16", "fp64"] = "fp32"
 
-    # bookkeeping: changes nothing in the weights (compiling, no more than rounding)
-    deterministic: bool = False  # on a GPU: the same bits every time, slower
-    compile: Literal["auto", "always", "never"] = "auto"  # the gradients; auto: on a GPU, if the run is long enough
+    # bookkeeping: does not change the weights (compiling: only their rounding)
+    deterministic: bool = False  # bitwise repeatable on a GPU, slower
+    compile: Literal["auto", "always", "never"] = "auto"  # auto: on a GPU, for long runs
     log_every: int = 100
     validate_every: int = 1000  # 0: only at the end
     checkpoint_every: int = 500
-    keep: int = 2  # checkpoints kept
+    keep: int = 2  # number of checkpoints kept
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
         for name in CHOICES:
             check_choice(name, getattr(self, name))
-        for name, least in LEAST.items():
+        for name, minimum in MINIMUM.items():
             value = getattr(self, name)
-            if value is not None and not value >= least:
-                raise InvalidInput(f"{name} must be at least {least}, got {value}")
-        for name in POSITIVE:
-            value = getattr(self, name)
+            if value is not None and not value >= minimum:
+                raise InvalidInput(f"{name} must be at least {minimum}, got {value}")
+        positive = {"lr": self.lr, "clip": self.clip, "rates": min(self.rates, default=None)}
+        if self.method == "distributional-ig":
+            positive["gamma"] = self.gamma  # dual ascent multiplies it
+        for name, value in positive.items():
             if value is not None and not value > 0:
                 raise InvalidInput(f"{name} must be positive, got {value}")
+        for name in ("momentum", "average"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InvalidInput(f"{name} must be in [0, 1), for example 0.9, got {getattr(self, name)}")
         if not self.seed < 2**63:
-            raise InvalidInput(f"seed must be below 2**63, which is all that torch takes, got {self.seed}")
+            raise InvalidInput(f"seed must be below 2**63, the limit of torch, got {self.seed}")
         if self.schedule == "piecewise" and len(self.rates) != len(self.boundaries) + 1:
             raise InvalidInput(
-                f"a piecewise schedule needs one rate more than boundaries, got rates={self.rates} and "
+                f"a piecewise schedule needs one more rate than boundaries, got rates={self.rates} and "
                 f"boundaries={self.boundaries}"
             )
-        if not all(rate > 0 for rate in self.rates):
-            raise InvalidInput(f"rates must be positive, got {self.rates}")
-        if self.method == "distributional-ig" and not self.gamma > 0:
-            raise InvalidInput(f"gamma must be positive: dual ascent multiplies it, got {self.gamma}")
-        if not self.momentum < 1:
-            raise InvalidInput(f"momentum must be below 1, for example 0.9, got {self.momentum}")
-        if not 0 <= self.average < 1:
-            raise InvalidInput(f"average must be in [0, 1), for example 0.999, got {self.average}")
         for name in ("weight_ramp", "eps_ramp"):
-            bounds = getattr(self, name)
-            if bounds and not (len(bounds) == 2 and 0 <= bounds[0] < bounds[1]):
-                raise InvalidInput(f"{name} must be two increasing steps (start, end), got {bounds}")
+            ramp = getattr(self, name)
+            if ramp and not (len(ramp) == 2 and 0 <= ramp[0] < ramp[1]):
+                raise InvalidInput(f"{name} must be two increasing steps (start, end), got {ramp}")
 
     def at(self, step: int) -> TrainConfig:
-        """The run with λ and ε as their ramps have them at `step`; the step size shrinks with ε.
+        """The configuration with λ, ε and the step size as their ramps set them at `step`.
 
-        Input-gradient regularisation does not depend on ε, which must not be zero there: it has no ramp of ε.
+        The value of input-gradient regularisation does not depend on ε, which must not be 0: ε has no ramp there.
         """
         if not (self.weight_ramp or self.eps_ramp):
             return self
-        share = 1.0 if self.method == "input-gradient" else schedules.ramp(step, self.eps_ramp)
+        factor = 1.0 if self.method == "input-gradient" else schedules.ramp(step, self.eps_ramp)
         return replace(
             self,
             weight=self.weight * schedules.ramp(step, self.weight_ramp),
-            eps=self.eps * share,
-            step_size=self.step_size * share,
+            eps=self.eps * factor,
+            step_size=self.step_size * factor,
         )
+
+    def rate(self, step: int) -> float:
+        """The learning rate η_t."""
+        match self.schedule:
+            case "constant":
+                return self.lr
+            case "piecewise":
+                return schedules.piecewise(step, self.boundaries, self.rates)
+            case "linear":
+                return schedules.linear(step, self.lr, steps=self.steps, warmup=self.warmup)
+            case "cosine":
+                return schedules.cosine(step, self.lr, steps=self.steps, warmup=self.warmup)
+            case "one-cycle":
+                return schedules.one_cycle(step, self.lr, steps=self.steps, warmup=self.warmup)
 
     def objective(self, bounds: tuple[float, float] = (0.0, 1.0)) -> Objective:
         """ρ for inputs within `bounds`. The cost of the Wasserstein forms is c(x, x') = ‖x' − x‖₂²."""
@@ -156,44 +166,52 @@ class TrainConfig:
                 return replace(found, gamma=torch.tensor(self.gamma, dtype=torch.float64))
 
     def _dual_ball(self) -> LinfBall | LpBall:
-        """The ball of p, 1/p + 1/q = 1, without bounds: its x' only measures ∇ℓ(x), no network sees it.
+        """The ball of the dual exponent p, 1/p + 1/q = 1, without bounds: no network sees its points.
 
-        One step far beyond the ball, brought back to it, is the maximum ‖∇ℓ(x)‖_q: many short ones stay below it.
+        The maximum of ⟨∇ℓ(x), x' − x⟩ over it is ε‖∇ℓ(x)‖_q. One step far beyond the ball, projected back, reaches it.
         """
         return LinfBall(self.eps, None) if self.power == 1 else LpBall(self.eps, self.power / (self.power - 1), None)
 
     def unreached(self) -> list[str]:
-        """What the run ends before it is reached, in words: a recipe made shorter keeps its ramps."""
-        ramps = {
-            "weight": self.weight_ramp if self.method in WEIGHTED else (),
-            "eps": self.eps_ramp if self.method in IN_A_BALL else (),
-        }
-        found = [
-            f"{name} stays below {getattr(self, name):g}: {name}_ramp ends at step {ramp[1]}, the run at {self.steps}"
-            for name, ramp in ramps.items()
-            if ramp and ramp[1] > self.steps
+        """Notes on settings whose full value a shortened run never reaches (λ, ε, the learning rate)."""
+        ends = []
+        if self.weight_ramp and self.method in USES_WEIGHT:
+            ends.append(("weight", "weight_ramp", self.weight_ramp[1]))
+        if self.eps_ramp and self.method in USES_EPS:
+            ends.append(("eps", "eps_ramp", self.eps_ramp[1]))
+        if self.schedule in USES_WARMUP:
+            ends.append(("lr", "warmup", self.warmup))
+        return [
+            f"{name} stays below {getattr(self, name):g}: {cause} ends at step {end}, the run at {self.steps}"
+            for name, cause, end in ends
+            if end > self.steps
         ]
-        if self.schedule in WARMED and self.warmup > self.steps:
-            found.append(f"lr stays below {self.lr:g}: warmup ends at step {self.warmup}, the run at {self.steps}")
-        return found
 
-    def rate(self, step: int) -> float:
-        """The learning rate η_t."""
-        return SCHEDULES[self.schedule](self)(step)
+    def advice(self) -> str:
+        """What to change after a divergence (the paper: training does not converge if λ is too large)."""
+        lower = [f"rates (η, now {self.rates})" if self.schedule == "piecewise" else f"lr (η, now {self.lr:g})"]
+        add = ["clip"]
+        if self.method in USES_WEIGHT:
+            lower.insert(0, f"weight (λ, now {self.weight:g})")
+            add.append("weight_ramp")
+        if self.method in USES_EPS:
+            lower.append(f"eps (ε, now {self.eps:g})")
+            add.append("eps_ramp")
+        return f"Lower {', '.join(lower)}; or set {' or '.join(add)}"
 
     def compiles(self, device: str) -> bool:
-        """Whether the gradients are compiled on this kind of device: about a minute, which short runs do not win back.
+        """Whether to compile the gradients on this type of device.
 
-        A step without second-order gradients is too cheap for it; on a CPU compiled code is hardly faster.
+        Compiling takes about a minute, so `auto` needs a GPU, second-order gradients and 2000 steps.
         """
         long = device == "cuda" and self.second_order > 0 and self.steps >= 2000
         return self.compile == "always" or (self.compile == "auto" and long)
 
     @property
     def second_order(self) -> int:
-        """Gradients that must be differentiated again, per example and update: the cost that counts.
+        """Second-order gradients per example and update, which dominate the cost of a step.
 
-        Attack steps × points of the path in the attack, plus points of the path in the update.
+        Attack steps × path points in the attack, plus path points in the update.
         """
         match self.method:
             case "ig-norm" | "ig-sum-norm":
@@ -206,20 +224,20 @@ class TrainConfig:
                 return 0
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON's view of the run: what `config.json` and every checkpoint hold."""
+        """The configuration as plain JSON values, as in `config.json` and every checkpoint."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
     def decisive(self) -> dict[str, Any]:
-        """The keys that decide the weights of a step: two runs that agree on them may continue each other.
+        """The settings that determine the weights; runs that agree on them can continue each other.
 
-        `steps` is one only if the learning rate depends on it: a run at a constant rate can be extended.
+        `steps` is one of them only if the learning rate depends on it: other runs can be extended.
         """
-        idle = set(BOOKKEEPING) | ({"steps"} if self.schedule in ("constant", "piecewise") else set())
-        return {key: value for key, value in self.as_dict().items() if key not in idle}
+        ignored = BOOKKEEPING if self.schedule in USES_WARMUP else (*BOOKKEEPING, "steps")
+        return {key: value for key, value in self.as_dict().items() if key not in ignored}
 
 
 def check_choice(name: str, value: object) -> None:
-    """Refuse a word that is none of those the field `name` has: any other would be taken for one of them."""
+    """Reject a value that is not one of the choices of the field `name`."""
     if value not in CHOICES[name]:
         raise InvalidInput(f"{name} cannot be {value!r}; {nearest(str(value), CHOICES[name])}")
 
@@ -229,30 +247,15 @@ CHOICES: dict[str, tuple[str, ...]] = {
     name: get_args(kind) for name, kind in KINDS.items() if get_origin(kind) is Literal
 }
 RULES: dict[str, Rules] = {"left": left, "right": right, "midpoint": midpoint, "gauss-legendre": gauss_legendre}
-SCHEDULES: dict[str, Callable[[TrainConfig], schedules.Schedule]] = {
-    "constant": lambda run: schedules.constant(run.lr),
-    "piecewise": lambda run: schedules.piecewise(run.boundaries, run.rates),
-    "linear": lambda run: schedules.linear(run.lr, steps=run.steps, warmup=run.warmup),
-    "cosine": lambda run: schedules.cosine(run.lr, steps=run.steps, warmup=run.warmup),
-    "one-cycle": lambda run: schedules.one_cycle(run.lr, steps=run.steps, warmup=run.warmup),
-}
 BOOKKEEPING = (
-    "recipe",
-    "deterministic",
-    "compile",
-    "log_every",
-    "validate_every",
-    "checkpoint_every",
-    "keep",
-    "tensorboard",
-)
-FAR = 1e4  # radii of the ball: what is left of the random start is a share of 1e-4
-WEIGHTED = ("ig-norm", "ig-sum-norm", "input-gradient", "distributional-ig")  # methods that heed weight
-IN_A_BALL = ("madry", "ig-norm", "ig-sum-norm", "loss-output")  # methods that depend on eps
-WARMED = ("linear", "cosine", "one-cycle")  # schedules that heed warmup
-POSITIVE = ("lr", "clip")
-LEAST = {
-    "weight": 0, "eps": 0, "step_size": 0, "gamma": 0, "budget": 0, "gamma_rate": 0, "decay": 0, "momentum": 0,
-    "warmup": 0, "validate_every": 0, "seed": 0, "power": 1, "attack_steps": 1, "m": 1, "m_attack": 1, "chunk": 1,
-    "steps": 1, "batch": 1, "log_every": 1, "checkpoint_every": 1, "keep": 2,
+    "recipe", "deterministic", "compile", "log_every", "validate_every", "checkpoint_every", "keep", "tensorboard",
+)  # fmt: skip
+FAR = 1e4  # step of input-gradient regularisation, in radii: the random start keeps a share of 1e-4
+USES_WEIGHT = ("ig-norm", "ig-sum-norm", "input-gradient", "distributional-ig")  # methods
+USES_EPS = ("madry", "ig-norm", "ig-sum-norm", "loss-output")  # methods
+USES_WARMUP = ("linear", "cosine", "one-cycle")  # schedules: those that also depend on the number of steps
+MINIMUM = {
+    "weight": 0, "eps": 0, "step_size": 0, "gamma": 0, "budget": 0, "gamma_rate": 0, "decay": 0, "warmup": 0,
+    "validate_every": 0, "seed": 0, "power": 1, "attack_steps": 1, "m": 1, "m_attack": 1, "chunk": 1, "steps": 1,
+    "batch": 1, "log_every": 1, "checkpoint_every": 1, "keep": 2,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a run says while it works: `metrics.jsonl`, TensorBoard, and a progress bar or plain lines on stderr."""
+"""What a run reports: `metrics.jsonl`, TensorBoard, and a progress bar or plain lines on stderr."""
 
 from __future__ import annotations
 
@@ -23,34 +23,40 @@ Record = Mapping[str, float | int]
 
 
 class Log:
-    """One record per call to `write`; each goes to every listener."""
+    """Writes records to every output; a `silent` log, as of every process but the leader, to none."""
 
-    def __init__(self, here: RunDirectory, run: TrainConfig, *, step: int) -> None:
-        _forget_after(here.metrics, step)
-        self._file = open(here.metrics, "a", encoding="utf-8")  # noqa: SIM115 (closed by __exit__)
-        self._board = _tensorboard(here.path, step) if run.tensorboard else None
-        self._console = _console(run.steps, step)
+    def __init__(self, here: RunDirectory, run: TrainConfig, *, step: int, silent: bool = False) -> None:
         self._clock = (step, time.perf_counter())
         self._said = set[str]()
+        self._silent = silent
+        if not silent:
+            _truncate(here.metrics, step)
+            self._file = open(here.metrics, "a", encoding="utf-8")  # noqa: SIM115 (closed by __exit__)
+            self._tensorboard = _tensorboard(here.path, step) if run.tensorboard else None
+            self._console = _console(run.steps, step)
 
     def __enter__(self) -> Log:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._silent:
+            return
         self._console.close()
-        with suppress(OSError):  # a full disk has been reported by `write`
+        with suppress(OSError):  # `write` has already reported a full disk
             self._file.close()
-        if self._board is not None:
-            self._board.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
 
     def rate(self, step: int) -> float:
-        """Steps per second since this was last asked."""
+        """Steps per second since the last call."""
         (before, then), now = self._clock, time.perf_counter()
         self._clock = (step, now)
         return (step - before) / max(now - then, 1e-9)
 
     def write(self, record: Record) -> None:
-        """One line of `metrics.jsonl`, and its rendering everywhere else."""
+        """Append a line to `metrics.jsonl` and show it on the other outputs."""
+        if self._silent:
+            return
         try:
             self._file.write(json.dumps(record) + "\n")
             self._file.flush()
@@ -59,45 +65,27 @@ class Log:
                 f"could not write {self._file.name} ({error.strerror}); checkpoints are untouched: make room, then "
                 "continue with --resume"
             ) from error
-        for key, value in record.items():
-            if self._board is not None and key != "step":
-                self._board.add_scalar(key, value, record["step"])
+        if self._tensorboard is not None:
+            for key, value in record.items():
+                if key != "step":
+                    self._tensorboard.add_scalar(key, value, record["step"])
         self._console.show(record)
 
-    def reached(self, step: int) -> None:
-        """Move the bar, where there is one."""
-        self._console.reached(step)
+    def advance(self, step: int) -> None:
+        """Move the progress bar, if there is one, to `step`."""
+        if not self._silent:
+            self._console.advance(step)
 
-    def say(self, *texts: str) -> None:
-        """Sentences for the person at the terminal, each said once."""
-        for text in texts:
-            if text not in self._said:
-                self._said.add(text)
-                self._console.say(text)
+    def say(self, *notes: str) -> None:
+        """Print notes for the user, each of them once."""
+        for note in notes:
+            if not self._silent and note not in self._said:
+                self._said.add(note)
+                self._console.say(note)
 
     def sync(self) -> None:
-        """Make what was written safe, so that a checkpoint never knows of a step its log has lost."""
+        """Flush `metrics.jsonl` to the disk, so that no checkpoint is ahead of it."""
         os.fsync(self._file.fileno())
-
-
-class Silence:
-    """The log of every process but the leader: it says nothing."""
-
-    def __enter__(self) -> Silence:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def rate(self, step: int) -> float:
-        return 0.0
-
-    def write(self, record: Record) -> None: ...
-
-    def reached(self, step: int) -> None: ...
-
-    def say(self, *texts: str) -> None: ...
-
-    def sync(self) -> None: ...
 
 
 class Lines:
@@ -107,9 +95,9 @@ class Lines:
         self._steps = steps
 
     def show(self, record: Record) -> None:
-        print(f"step {record['step']}/{self._steps}  {_words(record, self._steps)}", file=sys.stderr, flush=True)
+        self.say(f"step {record['step']}/{self._steps}  {_words(record, self._steps)}")
 
-    def reached(self, step: int) -> None: ...
+    def advance(self, step: int) -> None: ...
 
     def say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -118,7 +106,7 @@ class Lines:
 
 
 class Bar:
-    """Progress as a bar with the latest figures, for a terminal."""
+    """Progress as a bar with the latest metrics, for a terminal."""
 
     def __init__(self, steps: int, *, step: int) -> None:
         from rich.console import Console
@@ -132,11 +120,11 @@ class Bar:
 
     def show(self, record: Record) -> None:
         if "val_accuracy" in record:
-            self._progress.console.print(f"step {record['step']}  {_words(record, self._steps)}", highlight=False)
+            self.say(f"step {record['step']}  {_words(record, self._steps)}")
         else:
             self._progress.update(self._task, description=_words(record, self._steps))
 
-    def reached(self, step: int) -> None:
+    def advance(self, step: int) -> None:
         self._progress.update(self._task, completed=step)
 
     def say(self, text: str) -> None:
@@ -148,15 +136,13 @@ class Bar:
 
 def _console(steps: int, step: int) -> Lines | Bar:
     if sys.stderr.isatty():
-        try:
+        with suppress(ImportError):  # rich is optional
             return Bar(steps, step=step)
-        except ImportError:  # the bar is a comfort, not a need
-            pass
     return Lines(steps)
 
 
 def _words(record: Record, steps: int) -> str:
-    """`loss 0.412  penalty 3.1  accuracy 88.0%  25.1 steps/s  eta 0:00:31`, of whatever the record holds."""
+    """`loss 0.412  penalty 3.1  accuracy 88.0%  25.1 steps/s  eta 0:00:31`, for the keys of the record."""
     words = [f"{key} {record[key]:.4g}" for key in ("loss", "penalty", "gamma") if key in record]
     words += [f"{key} {record[key]:.1%}" for key in ("accuracy", "val_accuracy") if key in record]
     if rate := record.get("rate"):
@@ -164,8 +150,8 @@ def _words(record: Record, steps: int) -> str:
     return "  ".join(words)
 
 
-def _forget_after(metrics: Path, step: int) -> None:
-    """Drop the lines of steps that a resumed run will do again, and a last line that a crash cut short."""
+def _truncate(metrics: Path, step: int) -> None:
+    """Drop the lines of steps that a resumed run repeats, and a last line that a crash cut short."""
     if metrics.exists():
         lines = metrics.read_bytes().splitlines(keepends=True)
         kept = [line for line in lines if line.endswith(b"\n") and _step_of(line) <= step]
@@ -176,7 +162,7 @@ def _forget_after(metrics: Path, step: int) -> None:
 def _step_of(line: bytes) -> float:
     try:
         return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):  # no record of ours
+    except (ValueError, KeyError, TypeError):  # not a record
         return inf
 
 

@@ -1,4 +1,4 @@
-"""The run directory: what a run is, where it was made, and that only one process writes to it.
+"""The run directory: its files, its lock, and a record of the environment.
 
 RUN/config.json  environment.json  metrics.jsonl  checkpoints/  model.safetensors
 """
@@ -11,9 +11,10 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class RunDirectory:
 
     @property
     def begun(self) -> bool:
-        """Whether there is anything to lose: more than a start that failed before its first checkpoint left behind."""
+        """Whether the directory contains more than a start that failed before its first checkpoint leaves."""
         if not self.path.is_dir():
             return self.path.exists()
         return any(entry not in (self.config, self.environment, self.path / ".lock") for entry in self.path.iterdir())
@@ -63,23 +64,21 @@ class RunDirectory:
 
     @property
     def preprocessing(self) -> Path:
-        """The mean and std that belong before the weights; only a hardened model of a user's own may have any."""
+        """Mean and std of the input normalisation; only hardened models of a user have this file."""
         return self.path / "preprocessing.json"
 
     def check_bare(self, remedy: str) -> None:
-        """Refuse weights that belong behind a preprocessing, where none is applied and they would answer wrongly."""
+        """Reject a run whose model needs an input normalisation, for callers that do not apply it."""
         if self.preprocessing.is_file():
-            raise InvalidInput(
-                f"{self.path} was hardened behind a preprocessing, which its weights do not hold: {remedy}"
-            )
+            raise InvalidInput(f"the weights of {self.path} need their own preprocessing.json: {remedy}")
 
 
 @contextmanager
 def claim(path: Path, run: TrainConfig, *, world: World, resume: bool) -> Iterator[RunDirectory]:
-    """Make, or with `resume` reopen, the directory of `run`, and hold its lock while it is written to.
+    """Create, or with `resume` reopen, the directory of `run`, and hold its lock.
 
-    Only the leader touches the disk. An existing run is never overwritten; one of another configuration, or of
-    more steps, is never continued.
+    Only the leader touches the disk. An existing run is never overwritten, and never continued with another
+    configuration or fewer steps.
     """
     here = RunDirectory(path)
     if not world.leads:
@@ -92,21 +91,21 @@ def claim(path: Path, run: TrainConfig, *, world: World, resume: bool) -> Iterat
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CheckpointError(f"cannot make the directory {path} ({error.strerror}): choose another --out") from error
+        raise CheckpointError(f"cannot create the directory {path} ({error.strerror}): choose another --out") from error
     with locked(path):
         kept = checkpoint.listed(here.checkpoints)
-        if kept and (differing := checkpoint.differences(run, _config_or(here, run))):
+        if kept and here.config.exists() and (differing := checkpoint.differences(run, read_config(here))):
             raise CheckpointError(
-                f"{path} holds a run of another configuration ({differing}): choose another --out, and "
+                f"{path} contains a run of another configuration ({differing}): choose another --out, and "
                 f"start from these weights with --set warm_start={path}"
             )
         if kept and kept[-1].step > run.steps:
             raise CheckpointError(
-                f"{path} has {kept[-1].step} steps behind it, more than the {run.steps} asked for: continue it with "
+                f"{path} has already done {kept[-1].step} steps, more than steps={run.steps}: continue it with "
                 f"--set steps={kept[-1].step} or more, or choose another --out"
             )
         write_json(here.config, run.as_dict())
-        write_json(here.environment, _with_past(here.environment, environment(world)))
+        write_json(here.environment, _with_history(here.environment, environment(world)))
         yield here
 
 
@@ -116,23 +115,15 @@ def read_config(here: RunDirectory) -> dict[str, Any]:
         config = json.loads(here.config.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{here.path} is not a run directory: it has no {here.config.name}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{here.config} is damaged: {error}") from error
+    except ValueError as error:  # not UTF-8, or not JSON
+        raise CheckpointError(f"{here.config} is damaged: {error}. Delete it to resume from the checkpoints") from error
     if not isinstance(config, dict):
-        raise CheckpointError(f"{here.config} is damaged: expected keys and values")
+        raise CheckpointError(f"{here.config} is damaged: expected a JSON object, got {type(config).__name__}")
     return config
 
 
-def _config_or(here: RunDirectory, run: TrainConfig) -> dict[str, Any]:
-    """The configuration on disk; where it is lost, that of `run`: every checkpoint holds its own as well."""
-    try:
-        return read_config(here)
-    except CheckpointError:
-        return run.as_dict()
-
-
 def environment(world: World) -> dict[str, Any]:
-    """What a reader needs to run it again: versions, the state of the source, the devices, the command."""
+    """What is needed to repeat the run: versions, commit, devices and the command."""
     gpu = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else None
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -151,30 +142,21 @@ def environment(world: World) -> dict[str, Any]:
     }
 
 
-def _with_past(path: Path, now: dict[str, Any]) -> dict[str, Any]:
-    """The environment a run began in, with those it was resumed in."""
-    with suppress(OSError, UnicodeDecodeError, json.JSONDecodeError):
-        first = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(first, dict):
-            return {**first, "resumed": [*first.get("resumed", []), now]}
-    return now
+def _with_history(path: Path, now: dict[str, Any]) -> dict[str, Any]:
+    """The environment in which the run started; under `resumed`, those in which it was resumed."""
+    if not path.exists():
+        return now
+    first = json.loads(path.read_text(encoding="utf-8"))
+    return {**first, "resumed": [*first.get("resumed", []), now]}
 
 
 def _git_state() -> str | None:
-    """The commit of robattr's own source (`-dirty` if it was changed), or None outside a checkout of it."""
+    """The commit of robattr's source (`-dirty` with local changes), or None if it is not a git checkout."""
     source = Path(robattr.__file__)
+    git = partial(subprocess.run, cwd=source.parent, capture_output=True, check=True, text=True, timeout=10)
     try:
-        subprocess.run(
-            ["git", "ls-files", "--error-unmatch", source.name],
-            cwd=source.parent,
-            capture_output=True,
-            check=True,
-            timeout=10,
-        )
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=source.parent, capture_output=True, check=True, text=True, timeout=10,
-        )  # fmt: skip
+        git(["git", "ls-files", "--error-unmatch", source.name])  # a checkout of robattr, not one that contains it
+        described = git(["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"])
     except (OSError, subprocess.SubprocessError):
         return None
     return described.stdout.strip()

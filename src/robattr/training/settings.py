@@ -1,4 +1,4 @@
-"""Settings from outside: `key=value` words, TOML and JSON files, checked against the fields of `TrainConfig`."""
+"""Settings from `key=value` words, TOML and JSON files, type-checked against the fields of `TrainConfig`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any, get_args, get_origin
 
 from robattr._text import number
 from robattr.errors import InvalidInput, nearest
-from robattr.training.config import CHOICES, KINDS, WARMED, WEIGHTED, TrainConfig, check_choice
+from robattr.training.config import CHOICES, KINDS, USES_WARMUP, USES_WEIGHT, TrainConfig, check_choice
 
-HEEDED_BY = {
-    "weight": ("method", WEIGHTED), "weight_ramp": ("method", WEIGHTED), "warmup": ("schedule", WARMED),
+USED_BY = {
+    "weight": ("method", USES_WEIGHT), "weight_ramp": ("method", USES_WEIGHT), "warmup": ("schedule", USES_WARMUP),
     "rates": ("schedule", ("piecewise",)), "boundaries": ("schedule", ("piecewise",)),
 }  # fmt: skip
-"""Keys that only some methods or schedules heed. A file may hold them all the same: it says every key."""
+"""Keys that only some methods or schedules use. Files may contain them anyway: `config.json` has every key."""
 
 
 def change(run: TrainConfig, settings: Mapping[str, Any]) -> TrainConfig:
-    """`run` with typed `settings` (as TOML or JSON give them); an unknown key or a wrong type is refused."""
+    """`run` with `settings` as read from TOML or JSON; rejects unknown keys and wrong types."""
     changed = replace(run, **{key: _typed(key, _kind(key), value) for key, value in settings.items()})
     if "lr" in settings and "rates" not in settings and changed.schedule == "piecewise":
         raise InvalidInput("lr has no effect on a piecewise schedule: set rates=…, or schedule=constant with lr")
@@ -31,33 +31,26 @@ def change(run: TrainConfig, settings: Mapping[str, Any]) -> TrainConfig:
 
 
 def change_by_words(run: TrainConfig, words: Iterable[str]) -> TrainConfig:
-    """`run` with the settings of command-line words such as `weight=0.1`, `eps=8/255`, `rates=1e-3,1e-2`."""
+    """`run` with settings from the command line: `weight=0.1`, `eps=8/255`, `rates=1e-3,1e-2`."""
     settings = dict(parse_word(word) for word in words)
     if "recipe" in settings:
         raise InvalidInput(
-            f"recipe is not a key to set: name it in its place, robattr train {settings['recipe']}, or in --config"
+            f"cannot set recipe: write robattr train {settings['recipe']}, or name the recipe in the --config file"
         )
     changed = change(run, settings)
-    for key, (field, heeding) in HEEDED_BY.items():
-        if settings.get(key) and (chosen := getattr(changed, field)) not in heeding:
-            raise InvalidInput(
-                f"{key} has no effect where {field} is {chosen}: set {field}={heeding[0]} too, or leave {key} out"
-            )
+    for key, (field, using) in USED_BY.items():
+        if settings.get(key) and (chosen := getattr(changed, field)) not in using:
+            raise InvalidInput(f"{key} has no effect with {field}={chosen}: set {field}={using[0]}, or omit {key}")
     return changed
 
 
 def parse_word(word: str) -> tuple[str, Any]:
-    """`"eps=8/255"` -> `("eps", 0.0313…)`, typed as the field of that name is."""
+    """`"eps=8/255"` -> `("eps", 0.0313…)`, with the type of that field."""
     key, equals, text = word.partition("=")
     key = key.strip().replace("-", "_")
     if not equals:
         raise InvalidInput(f"expected key=value, got {word!r}; {nearest(key, KINDS)}")
-    return key, parse(key, text.strip())
-
-
-def parse(key: str, text: str) -> Any:
-    """The value that `text` means for the field `key`."""
-    return _typed(key, _kind(key), _read(_kind(key), text))
+    return key, _typed(key, _kind(key), _read(_kind(key), text.strip()))
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -66,16 +59,16 @@ def read_file(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
         settings = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except FileNotFoundError:
-        raise InvalidInput(f"there is no configuration file {path}") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidInput(f"no configuration file {path}") from None
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, JSON or TOML
         raise InvalidInput(f"cannot read the configuration {path}: {error}") from error
     if not isinstance(settings, dict):
-        raise InvalidInput(f"{path} must hold keys and values, got a {type(settings).__name__}")
+        raise InvalidInput(f"expected keys and values in {path}, got {type(settings).__name__}")
     return settings
 
 
 def to_toml(run: TrainConfig) -> str:
-    """`run` as a TOML file that `--config` reads back; keys that are None are left out."""
+    """`run` as TOML for `--config`; keys that are None are left out."""
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in run.as_dict().items() if value is not None)
 
 
@@ -86,7 +79,7 @@ def _kind(key: str) -> Any:
 
 
 def _read(kind: Any, text: str) -> Any:
-    """`text` as the Python value it most plainly means for `kind`; left as text where it means none."""
+    """`text` as a Python value of type `kind`; unchanged if it is not one."""
     if get_origin(kind) is UnionType:
         return None if text.lower() == "none" else _read(_without_none(kind), text)
     if get_origin(kind) is tuple:
@@ -105,7 +98,7 @@ def _read(kind: Any, text: str) -> Any:
 
 
 def _typed(key: str, kind: Any, value: Any) -> Any:
-    """`value` as `kind`, or a refusal that says what `key` expects."""
+    """`value` as type `kind`; raises an error that says what `key` expects."""
     if get_origin(kind) is UnionType:
         return None if value is None else _typed(key, _without_none(kind), value)
     if get_origin(kind) is tuple and isinstance(value, list | tuple):

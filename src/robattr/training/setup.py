@@ -1,4 +1,4 @@
-"""How a run begins and ends: the data, the network, the checkpoint it continues from, the weights it leaves."""
+"""Setting up a run: dataset, network, first or latest checkpoint; and saving its final weights."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from robattr.models.weights_file import locate
 from robattr.training import checkpoint
 from robattr.training.config import TrainConfig
 from robattr.training.run_directory import RunDirectory
-from robattr.training.state import TrainState, make_optimizer
+from robattr.training.step import TrainState, make_optimizer
 
 
 def init_or_resume(
     run: TrainConfig, here: RunDirectory, *, data: Dataset, model: nn.Module | None, world: World, dtype: torch.dtype
 ) -> tuple[TrainState, list[str]]:
-    """The state to continue from, the same on every process, and what there is to say about it.
+    """The state to continue from, the same on every process, and notes for the user.
 
-    A new run first writes the checkpoint of step 0 and then continues from it, so there is always a good
-    state on the disk, and beginning and resuming are one path.
+    A new run writes the checkpoint of step 0 and continues from it, so that there is always a checkpoint, and starting
+    and resuming are the same.
     """
     torch.manual_seed(run.seed)
     model = (model or build_model(run, data)).to(world.device, dtype)
@@ -43,30 +43,30 @@ def init_or_resume(
     state = TrainState(model, make_optimizer(run, model), run.objective(data.bounds), engine, averaged)
     content, notes = None, run.unreached()
     if run.batch > len(data.train):
-        notes.append(f"batch={run.batch} is more than there are: every step takes all {len(data.train)} examples")
+        notes.append(f"batch={run.batch} exceeds the training set: every step uses all {len(data.train)} examples")
     if world.leads:
         content, refused = checkpoint.load_latest(here.checkpoints, run)
         if content is None:
             if run.warm_start:
                 load_weights(model, run.warm_start)
             content = save(state, run, here)
-        notes += [f"passed over a checkpoint: {reason}" for reason in refused]
+        notes += [f"skipped a checkpoint: {reason}" for reason in refused]
     try:
         state.restore(checkpoint.unpack(world.from_leader(content)))
-    except (RuntimeError, ValueError) as error:  # torch's words for names, shapes or parameter groups that differ
+    except (RuntimeError, ValueError) as error:  # from torch: names, shapes or parameter groups differ
         first = str(error).replace(":\n", "\n").splitlines()[:2][-1].strip()
         raise CheckpointError(
-            f"{here.path} was begun with another network ({first}): give it that one, or choose another --out"
+            f"{here.path} was started with another network ({first}): use that one, or choose another --out"
         ) from error
     if world.leads and state.step < run.steps:
-        here.weights.unlink(missing_ok=True)  # of fewer steps: whoever finds weights here takes the run for finished
+        here.weights.unlink(missing_ok=True)  # of fewer steps; the file marks a finished run
     if state.step:
         notes.append(f"continuing {here.path} from step {state.step}")
     return state, notes
 
 
 def save(state: TrainState, run: TrainConfig, here: RunDirectory) -> bytes:
-    """Write the checkpoint of this step; returns its content."""
+    """Write the checkpoint of this step and return its content."""
     content = checkpoint.pack(state.snapshot(), run)
     checkpoint.save(here.checkpoints, content, step=state.step, keep=run.keep)
     return content
@@ -109,33 +109,33 @@ def build_model(run: TrainConfig, data: Dataset) -> nn.Module:
 
 
 def check_state(model: nn.Module) -> None:
-    """Refuse a module with a state that a file of weights cannot hold, before hours are spent."""
+    """Reject a model whose state a weights file cannot store."""
     for name, value in model.state_dict().items():
         if not isinstance(value, Tensor):
             raise UnsupportedModel(
-                f"expected a model whose state is tensors alone, as a file of weights holds them, got {name!r} of "
-                f"{type(value).__name__}: keep it out of get_extra_state()"
+                f"expected a state_dict of tensors only, got {name!r} of type {type(value).__name__}: remove it from "
+                "get_extra_state()"
             )
 
 
 def check_fit(model: nn.Module, data: Dataset, *, world: World, dtype: torch.dtype) -> None:
-    """Refuse a network that cannot be trained on the data, before anything is written."""
+    """Reject a network that cannot be trained on the data, before anything is written."""
     if not any(p.requires_grad for p in model.parameters()):
-        raise UnsupportedModel("the network has no parameters that require a gradient: nothing could be trained")
+        raise UnsupportedModel("no parameter of the network requires a gradient: nothing to train")
     check_state(model)
     x = data.pixels(data.train.images[:1]).to(world.device, dtype)
     try:
         outputs = check_batch(model, x, torch.zeros(1, dtype=torch.int64, device=world.device))
     except RobattrError:
         raise
-    except Exception as error:  # networks refuse a size in words of their own: torchvision by an AssertionError
+    except Exception as error:  # any type: torchvision rejects sizes by AssertionError
         raise UnsupportedModel(
-            f"the network fails at inputs of shape {tuple(x.shape[1:])}, as {data.name} is read: "
-            f"{str(error).partition(chr(10))[0]} (of a folder, data.from_folder chooses size and channels)"
+            f"the network fails on inputs of {data.name}, of shape {tuple(x.shape[1:])}: "
+            f"{str(error).partition(chr(10))[0]} (data.from_folder sets the size and channels of a folder's images)"
         ) from error
     if outputs < len(data.classes):
         raise UnsupportedModel(
-            f"the network has {outputs} outputs, {data.name} {len(data.classes)} classes: give it one for each"
+            f"the network has {outputs} outputs, but {data.name} has {len(data.classes)} classes: add outputs"
         )
 
 
@@ -159,11 +159,11 @@ def load_weights(model: nn.Module, ref: str) -> None:
 
 
 def save_weights(model: nn.Module, run: TrainConfig, here: RunDirectory) -> None:
-    """Leave the final weights as `model.safetensors`, with the configuration in its metadata."""
+    """Write the final weights to `model.safetensors`, with the configuration in its metadata."""
     about = {"recipe": run.recipe, "dataset": run.dataset, "method": run.method, "seed": str(run.seed)}
     try:
         models.save_model(model, here.weights, metadata={**about, "config": json.dumps(run.as_dict())})
     except OSError as error:
         raise CheckpointError(
-            f"could not write {here.weights} ({error}); the last checkpoint holds the weights: make room, then --resume"
+            f"could not write {here.weights} ({error}); the last checkpoint has the weights: make room, then --resume"
         ) from error

@@ -1,20 +1,129 @@
-"""One step: the gradient of ρ over the global batch, and the update."""
+"""The training state and one training step: the gradient of ρ over the global batch, and the update."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from robattr.engine import precision
+from robattr.data import Dataset
+from robattr.engine import Step, precision
 from robattr.engine.processes import Rand, World
-from robattr.errors import Diverged
+from robattr.errors import Diverged, InvalidInput
 from robattr.formula import IG, Change, Distributional, Rho, at_output
 from robattr.formula.change import Measured
 from robattr.training.config import Objective, TrainConfig
-from robattr.training.state import TrainState
+
+
+@dataclass
+class TrainState:
+    """Everything that a training step changes; a checkpoint stores its `snapshot`."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    objective: Objective
+    engine: Step  # computes the gradients; has no state to save
+    averaged: dict[str, Tensor] | None = None  # θ̄, if the run averages its weights
+    step: int = 0  # updates done
+
+    def __post_init__(self) -> None:
+        self._initially_infinite = self._infinite()  # such as attention masks
+
+    @property
+    def gamma(self) -> Tensor | None:
+        """The multiplier γ of a distributional objective."""
+        return self.objective.gamma if isinstance(self.objective, Distributional) else None
+
+    @gamma.setter
+    def gamma(self, value: Tensor | None) -> None:
+        if isinstance(self.objective, Distributional) and value is not None:
+            self.objective.gamma = value
+
+    def apply_ramps(self, run: TrainConfig, bounds: tuple[float, float]) -> None:
+        """Rebuild the objective with λ and ε at this step of their ramps; γ is kept."""
+        if run.weight_ramp or run.eps_ramp:
+            gamma = self.gamma
+            self.objective = run.at(self.step).objective(bounds)
+            self.gamma = gamma
+
+    def update_average(self, decay: float) -> None:
+        """θ̄ ← d·θ̄ + (1 − d)·θ with d = min(decay, 1 − 1/t) after t updates: at first the plain mean.
+
+        Only parameters are averaged. Buffers, such as batch-norm statistics, keep their latest values.
+        """
+        if self.averaged is not None:
+            share = max(1 - decay, 1 / self.step)
+            for name, parameter in self.model.named_parameters():
+                self.averaged[name].lerp_(parameter.detach(), share)
+
+    @torch.no_grad()
+    def use_average(self) -> None:
+        """Copy the averaged weights, if there are any, into the model."""
+        for name, parameter in self.model.named_parameters():
+            if self.averaged is not None:
+                parameter.copy_(self.averaged[name])
+
+    @contextmanager
+    def averaged_weights(self) -> Iterator[nn.Module]:
+        """The model with the averaged weights, if there are any; restores its own on exit."""
+        own = [p.detach().clone() for p in self.model.parameters()]
+        self.use_average()
+        try:
+            yield self.model
+        finally:
+            with torch.no_grad():
+                for parameter, value in zip(self.model.parameters(), own, strict=True):
+                    parameter.copy_(value)
+
+    def check_finite(self) -> None:
+        """Raise `Diverged` if an update made a weight infinite or NaN, which the loss shows one step later."""
+        wrong = [name for name in self._infinite() if name not in self._initially_infinite]
+        if wrong:
+            raise Diverged(f"step {self.step} made {wrong[0]!r} infinite or NaN")
+
+    def _infinite(self) -> list[str]:
+        return [name for name, value in self.model.state_dict().items() if not bool(torch.isfinite(value).all())]
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state as tensors and plain values."""
+        return {
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "gamma": self.gamma,
+            "averaged": self.averaged,
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Load a `snapshot`."""
+        self.model.load_state_dict(snapshot["model"])
+        self.optimizer.load_state_dict(snapshot["optimizer"])
+        self.gamma = snapshot["gamma"]
+        if self.averaged is not None:
+            for name, value in (snapshot.get("averaged") or {}).items():
+                self.averaged[name].copy_(value)
+        self.step = snapshot["step"]
+
+
+def make_optimizer(run: TrainConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """Adam, or heavy-ball momentum v ← μv + g, θ ← θ − ηv, with g = ∇(ρ + decay·½Σw²).
+
+    The sum is over convolution kernels and weight matrices; biases and normalisation layers are not decayed.
+    """
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": run.decay},
+        {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    fused = trainable[0].is_cuda  # one kernel for all parameters
+    if run.optimizer == "momentum":
+        return torch.optim.SGD(groups, lr=run.rate(0), momentum=run.momentum, fused=fused)
+    return torch.optim.Adam(groups, lr=run.rate(0), betas=(0.9, 0.999), eps=1e-8, fused=fused)
 
 
 @dataclass(frozen=True)
@@ -22,13 +131,24 @@ class StepMetrics:
     """Means over the global batch, before the update."""
 
     loss: float
-    penalty: float
-    value: float
-    cost: float
+    penalty: float  # before λ
+    value: float  # ρ
+    cost: float  # c(x, x*) of a distributional objective
     accuracy: float
-    ig: float  # ‖IG(x, x*)‖ alone, where ρ holds it and it was measured
+    ig: float  # s(IG(x, x*)) without the other terms of ρ
     grad_norm: float
     stopping: bool  # whether any process was asked to stop
+
+    def record(self, state: TrainState, run: TrainConfig) -> dict[str, float]:
+        """A line of `metrics.jsonl`, after the update."""
+        now = run.at(state.step - 1)
+        line = {
+            "loss": self.loss, "penalty": self.penalty, "value": self.value, "accuracy": self.accuracy,
+            "lr": run.rate(state.step - 1), "weight": now.weight, "eps": now.eps, "grad_norm": self.grad_norm,
+        }  # fmt: skip
+        if has_ig(state.objective):
+            line["ig"] = self.ig
+        return line if state.gamma is None else {**line, "cost": self.cost, "gamma": float(state.gamma)}
 
 
 def train_step(
@@ -44,32 +164,35 @@ def train_step(
 ) -> StepMetrics:
     """θ ← θ − η_t · direction(∇_θ of the sum or mean of ρ over the global batch); γ ascends.
 
-    x, y are this process's slice of the `batch` examples. `measure` asks for the accuracy and the size of IG, a few
-    more passes. Everything that processes must agree on (gradient, figures, whether to stop) travels in one
-    `all_reduce`, so they take every decision alike.
+    x, y are this process's slice of the `batch` examples. `measure` asks for the accuracy and the size of IG, which
+    cost a few more passes. One `all_reduce` carries the gradient, the metrics and the request to stop, so all
+    processes take the same decisions.
     """
     hits = correct(state.model, x, y) if measure else torch.zeros(())
-    world.seed_layers(seed=run.seed, step=state.step)  # after a measurement, which may draw and must change nothing
+    world.seed_layers(seed=run.seed, step=state.step)  # after measuring, which may draw random numbers
     state.optimizer.zero_grad()
     rho = backward(state, x, y, rand=world.rand(batch, seed=run.seed, step=state.step))
 
     parameters = [p for p in state.model.parameters() if p.requires_grad]
     cost = torch.zeros_like(rho.loss) if rho.cost is None else rho.cost
     ig = size_of_ig(state.objective, state.model, x, rho.worst, y) if measure else torch.zeros(())
-    figures = [
+    parts = [
         rho.loss.sum(), rho.penalty.sum(), rho.value.sum(), cost.sum(), hits, ig.sum(), torch.tensor(float(stopping)),
     ]  # fmt: skip
-    sums = torch.stack([figure.detach().to(rho.loss) for figure in figures])
-    flat = world.total(torch.cat([*(_gradient(p) for p in parameters), sums.to(parameters[0])]))
-    gradient, sums = flat[: -len(figures)], flat[-len(figures) :]
+    sums = torch.stack([part.detach().to(rho.loss) for part in parts])
+    flat = world.total(torch.cat([*(_flat_gradient(p) for p in parameters), sums.to(parameters[0])]))
+    gradient, sums = flat[: -len(parts)], flat[-len(parts) :]
     if run.reduction == "mean":
         gradient /= batch
 
     norm = torch.linalg.vector_norm(gradient)
-    loss, penalty, value, spent, right, attributed, stops = (sums / batch).tolist()
-    report = StepMetrics(loss, penalty, value, spent, right, attributed, float(norm), stops > 0)
-    if not (isfinite(report.value) and isfinite(report.grad_norm)):
-        raise Diverged(f"step {state.step + 1} has loss {loss:.4g}, penalty {penalty:.4g} and gradient norm {norm:.4g}")
+    *means, stops = (sums / batch).tolist()
+    metrics = StepMetrics(*means, float(norm), stops > 0)
+    if not (isfinite(metrics.value) and isfinite(metrics.grad_norm)):
+        raise Diverged(
+            f"step {state.step + 1} has loss {metrics.loss:.4g}, penalty {metrics.penalty:.4g} and gradient norm "
+            f"{norm:.4g}"
+        )
     if run.clip is not None:
         gradient *= (run.clip / norm.clamp_min(1e-12)).clamp_max(1.0)
     for parameter, part in zip(parameters, gradient.split([p.numel() for p in parameters]), strict=True):
@@ -78,17 +201,17 @@ def train_step(
         group["lr"] = run.rate(state.step)
     state.optimizer.step()
     if isinstance(state.objective, Distributional):
-        state.objective.ascend(report.cost)
+        state.objective.ascend(metrics.cost)
     state.step += 1
-    state.average(run.average)
-    return report
+    state.update_average(run.average)
+    return metrics
 
 
 def backward(state: TrainState, x: Tensor, y: Tensor, *, rand: Rand) -> Rho:
-    """Σ ρ over the batch, its gradient added to every `parameter.grad`."""
+    """Σ ρ over the batch; adds its gradient to every `parameter.grad`."""
     if not isinstance(state.objective, Distributional):
         return state.engine(state.objective, x, y, rand=rand)
-    with precision(state.engine.arithmetic, x.device.type):  # γ moves with every step: never compiled
+    with precision(state.engine.arithmetic, x.device.type):  # γ changes at every step: not compiled
         rho = state.objective(state.model, x, y, rand=rand)
         rho.value.sum().backward()
     return rho
@@ -96,7 +219,7 @@ def backward(state: TrainState, x: Tensor, y: Tensor, *, rand: Rand) -> Rho:
 
 @torch.no_grad()
 def correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """How many of the batch the model, in evaluation mode, classifies correctly."""
+    """The number of examples that the model classifies correctly in eval mode."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     hits: Tensor = (model(x).argmax(1) == y).sum()
@@ -105,14 +228,31 @@ def correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return hits
 
 
+def validate(model: nn.Module, data: Dataset, *, world: World, chunk: int = 500) -> float:
+    """Accuracy on the validation split; the processes share its chunks."""
+    split, dtype = data.validation, next(model.parameters()).dtype
+    if not len(split):
+        raise InvalidInput(
+            f"{data.name} has no validation examples to compare runs on: bring ten or more of each class, or a folder "
+            "validation/ beside train/"
+        )
+    counts = torch.zeros(2, device=world.device)
+    for first in range(world.rank * chunk, len(split), world.size * chunk):
+        x = data.pixels(split.images[first : first + chunk].to(world.device)).to(dtype)
+        y = split.labels[first : first + chunk].to(world.device)
+        counts += torch.stack([correct(model, x, y), torch.tensor(len(y), device=world.device)])
+    hits, total = world.total(counts).tolist()
+    return float(hits / total)
+
+
 def has_ig(objective: Objective) -> bool:
-    """Whether ρ holds the size of an attribution that is integrated (not the trivial ℓ(x') − ℓ(x))."""
+    """Whether ρ contains the size of an integrated attribution (ℓ(x') − ℓ(x) does not count)."""
     return bool(_sizes(objective))
 
 
 @torch.no_grad()
 def size_of_ig(objective: Objective, model: nn.Module, x: Tensor, worst: Tensor, y: Tensor) -> Tensor:
-    """s(IG(x, x*)) of each example, without λ, β and what stands beside it in ρ: what the paper found to stay large."""
+    """s(IG(x, x*)) of each example, without λ, β and the other terms of ρ."""
     return Change(tuple((1.0, size) for size in _sizes(objective)))(model, x, worst, y)
 
 
@@ -125,15 +265,15 @@ def _sizes(objective: Objective) -> list[Measured]:
     ]
 
 
-def _gradient(parameter: Tensor) -> Tensor:
-    """A parameter's gradient as a vector; zero where ρ does not depend on it."""
+def _flat_gradient(parameter: Tensor) -> Tensor:
+    """A parameter's gradient as a vector; zero if ρ does not depend on it."""
     return (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).reshape(-1)
 
 
 def _laid_out_like(parameter: Tensor, values: Tensor) -> Tensor:
-    """`values`, a vector in the order of `reshape(-1)`, in the parameter's shape and memory layout.
+    """`values`, a vector in the order of `reshape(-1)`, with the parameter's shape and strides.
 
-    Fused optimisers ask for gradients that lie in memory as their parameters do.
+    Fused optimisers require gradients with the strides of their parameters.
     """
     gradient = values.view_as(parameter)
     return gradient if gradient.stride() == parameter.stride() else torch.empty_like(parameter).copy_(gradient)
