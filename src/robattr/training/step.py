@@ -186,8 +186,8 @@ def train_step(
         gradient /= batch
 
     norm = torch.linalg.vector_norm(gradient)
-    *means, stops = (sums / batch).tolist()
-    metrics = StepMetrics(*means, float(norm), stops > 0)
+    loss, penalty, value, spent, accuracy, attributed, stops = (sums / batch).tolist()
+    metrics = StepMetrics(loss, penalty, value, spent, accuracy, attributed, float(norm), stops > 0)
     if not (isfinite(metrics.value) and isfinite(metrics.grad_norm)):
         raise Diverged(
             f"step {state.step + 1} has loss {metrics.loss:.4g}, penalty {metrics.penalty:.4g} and gradient norm "
