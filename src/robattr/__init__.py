@@ -60,8 +60,8 @@ if _TYPE_CHECKING:
     from robattr.auditing import doctor as doctor
     from robattr.auditing import harden as harden
     from robattr.evaluation import evaluate as evaluate
-    from robattr.models import load_model as load_model
     from robattr.models import smooth as smooth
+    from robattr.runs import load_model as load_model
     from robattr.training import TrainConfig as TrainConfig
     from robattr.training import sweep as sweep
     from robattr.training import train as train
@@ -72,7 +72,8 @@ _ROOMS = (
 _LAZY = {
     **dict.fromkeys(("audit", "doctor", "harden"), "robattr.auditing"),
     **dict.fromkeys(("IFIA", "PGDAttack"), "robattr.attacks"),
-    **dict.fromkeys(("load_model", "smooth"), "robattr.models"),
+    "load_model": "robattr.runs",
+    "smooth": "robattr.models",
     **dict.fromkeys(("TrainConfig", "sweep", "train"), "robattr.training"),
     "evaluate": "robattr.evaluation",
 }

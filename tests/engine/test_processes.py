@@ -172,7 +172,7 @@ def children(parent: int) -> list[int]:
 
 
 def torch_weights(path: Path) -> torch.Tensor:
-    from robattr.models import load_model
+    from robattr import load_model
 
     return weights(load_model(path))
 

@@ -8,28 +8,21 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from scipy.ndimage import convolve1d
 from scipy.signal import correlate2d
 from torch import Tensor, nn
 from torch.func import grad
 
-from robattr import IntegratedGradients
 from robattr.errors import InvalidInput
 from robattr.models import (
     architectures,
-    avgpool_cnn,
-    blur_cnn,
     flower_resnet,
     for_dataset,
     gtsrb_resnet,
     paper_cnn,
-    pooled_resnet,
     resnet,
     scale_invariant,
     small_cnn,
     smooth,
-    tone_curve_cnn,
-    wide_resnet,
 )
 from robattr.models.architecture import Spec, build
 from robattr.models.resnet import SameConv, Standardise
@@ -151,14 +144,13 @@ def test_standardisation_of_a_constant_image_has_a_finite_gradient() -> None:
     assert second.isfinite().all()
 
 
-@pytest.mark.parametrize(("make", "pool"), [(paper_cnn, "max"), (avgpool_cnn, "mean")])
-def test_the_cnns_are_the_reference_graph_with_their_pools(make, pool: str) -> None:
+def test_paper_cnn_is_the_reference_graph() -> None:
     torch.manual_seed(3)
-    net = make().double()
+    net = paper_cnn().double()
     x = torch.rand(1, 1, 28, 28, dtype=torch.float64)
     h = nhwc(x)[0]
     for conv in (net.conv1, net.conv2):
-        h = np_pool(np.maximum(np_conv_same(h, hwio(conv.weight)) + conv.bias.detach().numpy(), 0), pool)
+        h = np_pool(np.maximum(np_conv_same(h, hwio(conv.weight)) + conv.bias.detach().numpy(), 0), "max")
     flat = h.transpose(2, 0, 1).ravel()  # ours flattens (channel, row, column)
     hidden = np.maximum(net.fc1.weight.detach().numpy() @ flat + net.fc1.bias.detach().numpy(), 0)
     expected = net.fc2.weight.detach().numpy() @ hidden + net.fc2.bias.detach().numpy()
@@ -205,70 +197,6 @@ def test_paper_cnn_weights_are_truncated_normal_and_biases_a_tenth() -> None:
         assert np.abs(weight).max() <= 0.2
         assert stats.kstest(weight[:50_000] / 0.1, stats.truncnorm(-2, 2).cdf).pvalue > 1e-3
         assert (layer.bias == 0.1).all()
-
-
-def test_threshold_cnn_begins_as_paper_cnn_but_lets_nothing_of_black_through() -> None:
-    def made(make):
-        torch.manual_seed(6)
-        return make()
-
-    ours, paper = made(avgpool_cnn), made(paper_cnn)
-    for name, value in paper.state_dict().items():
-        expected = torch.full_like(value, -0.1) if name == "conv1.bias" else value
-        torch.testing.assert_close(ours.state_dict()[name], expected, rtol=0, atol=0)
-    assert (ours[:2](torch.zeros(1, 1, 28, 28)) == 0).all()
-
-
-@pytest.mark.parametrize("slope", [0.0, 0.25, 0.5])
-def test_a_toe_is_threshold_cnn_of_a_piecewise_linear_tone_curve(slope: float) -> None:
-    torch.manual_seed(6)
-    net = tone_curve_cnn(threshold=0.1, slope=slope).double()
-    inner = avgpool_cnn().double()
-    inner.load_state_dict(net.state_dict())
-    x = torch.rand(4, 1, 28, 28, dtype=torch.float64)
-    curve = np.interp(x.numpy(), [0, 0.1, 1], [0, 0.1 * slope, 0.1 * slope + 0.9])
-    torch.testing.assert_close(net(x), inner(torch.from_numpy(curve)), rtol=1e-12, atol=1e-12)
-
-
-def test_a_toe_without_slope_hides_a_raised_background() -> None:
-    torch.manual_seed(6)
-    net = tone_curve_cnn(threshold=0.1, slope=0.0).double()
-    x = torch.rand(4, 1, 28, 28, dtype=torch.float64)
-    x[:, :, :14] = 0
-    raised = x.clone()
-    raised[:, :, :14] += 0.1 * torch.rand(4, 1, 14, 28, dtype=torch.float64)
-    assert torch.equal(net(raised), net(x))
-    y = torch.tensor([0, 1, 2, 3])
-    maps = [IntegratedGradients(net).attribute(z, target=y, n_steps=10) for z in (x, raised)]
-    assert torch.equal(maps[0], maps[1])
-    assert maps[0][:, :, 14:].abs().amax() > 0
-    assert (maps[0][:, :, :14] == 0).all()
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.0, float("nan"), "0.1"])
-@pytest.mark.parametrize("name", ["threshold", "slope"])
-def test_a_toe_lies_between_black_and_white(name: str, value: object) -> None:
-    with pytest.raises(InvalidInput, match=rf"{name} in \[0, 1\)"):
-        tone_curve_cnn(**{name: value})
-
-
-def test_a_blurred_cnn_sees_a_smoothed_tone_curve() -> None:
-    torch.manual_seed(6)
-    net = blur_cnn(threshold=0.1, slope=0.5, blur=0.2).double()
-    inner = avgpool_cnn().double()
-    inner.load_state_dict(net.state_dict())
-    x = torch.rand(4, 1, 28, 28, dtype=torch.float64)
-    seen = np.interp(x.numpy(), [0, 0.1, 1], [0, 0.05, 0.95])
-    for axis in (2, 3):
-        seen = convolve1d(seen, [0.2, 0.6, 0.2], axis=axis, mode="constant")
-    torch.testing.assert_close(net(x), inner(torch.from_numpy(seen)), rtol=1e-12, atol=1e-12)
-    assert build(net.spec).spec.arguments["blur"] == 0.2
-
-
-@pytest.mark.parametrize("value", [-0.1, 0.3, float("nan"), "0.1"])
-def test_a_blur_keeps_at_least_as_much_of_a_pixel_as_of_its_neighbours(value: object) -> None:
-    with pytest.raises(InvalidInput, match=r"blur in \[0, 0\.25\]"):
-        blur_cnn(blur=value)
 
 
 def test_resnet_weights_are_fan_out_normal_and_the_last_layer_uniform() -> None:
@@ -368,10 +296,8 @@ def test_ig_from_black_is_gradient_times_input_where_the_guard_says_so(beta: flo
 
 def test_a_scaled_resnet_sees_unit_images_as_the_plain_one_sees_theirs() -> None:
     torch.manual_seed(3)
-    wide = wide_resnet(4).double()
-    assert wide.stem.out_channels == 32
-    assert wide.fc.in_features == 128
-    plain = resnet(4, 2, channels=1, width=32).double()
+    wide = resnet(4, channels=1, width=32, scale=255.0).double()
+    plain = resnet(4, channels=1, width=32).double()
     plain.load_state_dict(wide.state_dict())
     x = torch.rand(3, 1, 12, 12, dtype=torch.float64)
     x[2] = 0.5 + 1e-4 * x[2]  # below the floor of both
@@ -380,23 +306,6 @@ def test_a_scaled_resnet_sees_unit_images_as_the_plain_one_sees_theirs() -> None
     for wrong in ({"width": 15}, {"width": 0}, {"scale": 0.0}, {"scale": "255"}, {"width": 10**6}):
         with pytest.raises(InvalidInput):
             resnet(4, 1, **wrong)
-
-
-def test_a_pooled_resnet_sees_averages_of_the_standardised_image() -> None:
-    torch.manual_seed(3)
-    pooled = pooled_resnet(4, channels=3, scale=1.0).double()
-    wide = wide_resnet(4, channels=3, scale=1.0).double()
-    wide.load_state_dict(pooled.state_dict())
-    x = 255 * torch.rand(2, 3, 16, 24, dtype=torch.float64)
-    values = x.numpy()
-    standard = (values - values.mean((1, 2, 3), keepdims=True)) / values.std((1, 2, 3), keepdims=True)
-    averages = torch.from_numpy(standard.reshape(2, 3, 8, 2, 12, 2).mean((3, 5)))
-    wide.standardise = nn.Identity()
-    torch.testing.assert_close(pooled(x), wide(averages), rtol=1e-9, atol=1e-9)
-    with pytest.raises(InvalidInput, match="divisible by 8"):
-        pooled(x[:, :, :12])
-    with pytest.raises(InvalidInput, match="pool"):
-        resnet(4, 1, pool=0)
 
 
 def test_the_guard_is_the_published_bound_and_per_image() -> None:

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from robattr import load_model
 from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel
 from robattr.evaluation.run import digest_of_weights
 from robattr.models import (
@@ -24,7 +25,6 @@ from robattr.models import (
     architectures,
     from_factory,
     gtsrb_resnet,
-    load_model,
     load_weights,
     paper_cnn,
     read_metadata,
@@ -34,6 +34,7 @@ from robattr.models import (
     to_half,
     zoo,
 )
+from robattr.models.architecture import RENAMED, build
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:
@@ -188,7 +189,7 @@ def test_references_that_lead_nowhere(tmp_path: Path, monkeypatch: pytest.Monkey
         str(tmp_path / "nowhere"): "no such model file",
         "run": r"holds no model\.safetensors",
         "net.pt": "load_weights",
-        "gtsrb/no-such": "neither a file, nor a run directory",
+        "gtsrb/no-such": "expected a file, a run directory or a model of the zoo, got 'gtsrb/no-such'",
     }.items():
         with pytest.raises(CheckpointError, match=words):
             load_model(ref)
@@ -260,8 +261,23 @@ def test_the_shipped_zoo_is_whole() -> None:
         assert net.spec is not None
         record = json.loads((results / entry.record).read_text(encoding="utf-8"))
         assert record["weights"] == digest_of_weights(net)
+        assert record["config"]["recipe"] == name, "one name, one model"
         assert record["summary"]["dataset"] == name.partition("/")[0]
     assert sum(file.stat().st_size for file in zoo.FOLDER.glob("*.safetensors")) < 30e6
+
+
+def test_a_paper_recipe_without_weights_says_which_exist() -> None:
+    with pytest.raises(CheckpointError, match=r"got 'mnist/ig-sum-norm': available: mnist/ig-sum-norm-tuned"):
+        load_model("mnist/ig-sum-norm")
+
+
+@pytest.mark.parametrize(("old", "new"), sorted(RENAMED.items()))
+def test_files_with_an_earlier_name_of_a_network_are_read(old: str, new: str, tmp_path: Path) -> None:
+    net = build(Spec(new, {"classes": 3}))
+    object.__setattr__(net, "spec", Spec(old, {"classes": 3}))
+    read = load_model(save_model(net, tmp_path / "m.safetensors"))
+    assert read.spec.name == new
+    assert same(read, net)
 
 
 # --- load_weights ------------------------------------------------------------------------------------------------

@@ -139,8 +139,8 @@ def test_variants_do_not_collide_and_twins_in_one_command_do(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("config", "name"),
     [
-        ({"recipe": "mnist/ig-norm-fast", "method": "ig-norm", "m": 20}, "ig-norm-fast-m20"),
-        ({"recipe": "mnist/madry (fast)", "method": "madry", "m": 50}, "madry-fast"),
+        ({"recipe": "mnist/ig-norm-tuned", "method": "ig-norm", "m": 20}, "ig-norm-tuned-m20"),
+        ({"recipe": "mnist/madry (tuned)", "method": "madry", "m": 50}, "madry-tuned"),
         ({"recipe": "custom", "method": "natural"}, "natural"),
         ({"recipe": "mnist/natural", "method": "ig-sum-norm", "m": 5}, "ig-sum-norm-m5"),
         ({"name": "My net"}, "My-net"),

@@ -53,7 +53,7 @@ def test_table_2_varies_m_of_the_papers_recipe(tmp_path: Path) -> None:
     assert [job.run.m for job in made] == list(range(10, 101, 10))
     assert {replace(job.run, m=50) for job in made} == {recipes.get("mnist/ig-norm")}
     assert len({job.path for job in made}) == 10
-    first, *quick = jobs("table2", tmp_path, kind="fast")
+    first, *quick = jobs("table2", tmp_path, kind="tuned")
     assert first.run.method == "madry"
     assert [job.run.m for job in quick] == list(range(10, 101, 10))
 
@@ -74,37 +74,37 @@ def test_mistakes_are_answered_with_what_is_right(tmp_path: Path) -> None:
         jobs("tabel1", tmp_path)
     with pytest.raises(InvalidInput, match="mnist"):
         jobs("table1", tmp_path, datasets=["mnits"])
-    with pytest.raises(InvalidInput, match="paper or fast"):
+    with pytest.raises(InvalidInput, match="paper or tuned"):
         jobs("table1", tmp_path, kind="quick")
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist", "gtsrb", "flower"])
 @pytest.mark.parametrize("method", ["natural", "madry", "ig-norm", "ig-sum-norm"])
-def test_a_fast_recipe_keeps_the_problem_and_cuts_the_work(dataset: str, method: str) -> None:
-    run, quick = (recipes.get(f"{dataset}/{method}{form}") for form in ("", "-fast"))
+def test_a_tuned_recipe_keeps_the_problem_and_cuts_the_work(dataset: str, method: str) -> None:
+    run, quick = (recipes.get(f"{dataset}/{method}{form}") for form in ("", "-tuned"))
     assert (quick.method, quick.norm, quick.dataset) == (run.method, run.norm, run.dataset)
     assert quick.eps == (0.075 if (dataset, method) == ("fashion-mnist", "madry") else run.eps)
     if method != "natural":
         assert quick.attack_steps * quick.step_size == pytest.approx(2 * quick.eps, rel=2e-3)
-    assert quick.recipe == f"{dataset}/{method}-fast"
+    assert quick.recipe == f"{dataset}/{method}-tuned"
     if run.second_order:
         cost, whole = (r.steps * r.batch * r.second_order for r in (quick, run))
         assert 20 * cost <= whole
-    made = jobs("table1", Path("x"), datasets=[dataset], kind="fast")
+    made = jobs("table1", Path("x"), datasets=[dataset], kind="tuned")
     assert [replace(job.run, warm_start=quick.warm_start) for job in made].count(quick) == 1
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist", "gtsrb", "flower"])
-def test_fast_ig_recipes_start_from_madry_of_the_same_seed(dataset: str) -> None:
-    run = replace(recipes.get(f"{dataset}/ig-norm-fast"), seed=3, precision="fp32")
+def test_tuned_ig_recipes_start_from_madry_of_the_same_seed(dataset: str) -> None:
+    run = replace(recipes.get(f"{dataset}/ig-norm-tuned"), seed=3, precision="fp32")
     first = recipes.before(run)
-    assert first == replace(recipes.get(f"{dataset}/madry-fast"), seed=3, precision="fp32")
+    assert first == replace(recipes.get(f"{dataset}/madry-tuned"), seed=3, precision="fp32")
     assert recipes.before(first) is None
     blind = recipes.before(replace(run, full=False))
     assert blind is not None
     assert not blind.full, "what starts from it is compared on the validation split"
-    assert recipes.before(replace(run, warm_start=f"{dataset}/madry")) is None, "a model of the zoo, not a recipe"
-    made = jobs("figure1", Path("x"), datasets=[dataset], kind="fast", seed=3)
+    assert recipes.before(replace(run, warm_start=f"{dataset}/madry")) is None, "not a tuned recipe"
+    made = jobs("figure1", Path("x"), datasets=[dataset], kind="tuned", seed=3)
     assert [(job.run.method, job.examples > 0) for job in made] == [
         ("natural", True),
         ("madry", False),
@@ -113,7 +113,7 @@ def test_fast_ig_recipes_start_from_madry_of_the_same_seed(dataset: str) -> None
     ]
     one_piece = dataset == "fashion-mnist"  # of IG-SUM-NORM
     assert [job.starts_from(made[1]) for job in made] == [False, False, True, not one_piece]
-    whole = jobs("table1", Path("x"), datasets=[dataset], kind="fast", seed=3)
+    whole = jobs("table1", Path("x"), datasets=[dataset], kind="tuned", seed=3)
     assert [job.path for job in whole] == [job.path for job in made]
     assert all(job.examples for job in whole)
 
@@ -183,7 +183,7 @@ def test_train_makes_what_it_starts_from_once(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_run_that_names_a_recipe_from_python_is_told_what_to_do(tmp_path: Path) -> None:
-    run = replace(recipes.get("fashion-mini/natural"), warm_start="mnist/madry-fast", steps=1)
+    run = replace(recipes.get("fashion-mini/natural"), warm_start="mnist/madry-tuned", steps=1)
     with pytest.raises(CheckpointError, match=r"no weights to start from: .*Train that run first"):
         train(run, tmp_path / "run", device="cpu")
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from robattr import models
+from robattr import load_model, models
 from robattr.data import Batches, Dataset, Split, from_tensors
 from robattr.engine.files import InUse, locked
 from robattr.errors import CheckpointError, Diverged, InvalidInput
@@ -431,6 +431,6 @@ def test_a_network_is_sized_to_the_users_data(tmp_path, name):
     run = replace(QUICK, model=name, steps=1)
     data = from_tensors(torch.rand(30, 3, 16, 16), torch.arange(30) % 3, name="mine")
     outcome = train(run, tmp_path / "run", dataset=data, device="cpu")
-    net = models.load_model(outcome.path)
+    net = load_model(outcome.path)
     assert net(torch.rand(2, 3, 16, 16)).shape == (2, 3)
     assert net.spec.arguments.get("scale", 255) == 255, "what one unit of the data's pixels is worth in [0, 255]"

@@ -208,6 +208,7 @@ def doctor(
 def _model(ref: str, weights: Path | None) -> nn.Module:
     """The user's model. A factory is the user's own code: say so before running it."""
     from robattr import models
+    from robattr.runs import load_model
     from robattr.training.run_directory import RunDirectory, read_config
 
     here = RunDirectory(Path(ref))
@@ -217,7 +218,7 @@ def _model(ref: str, weights: Path | None) -> nn.Module:
         _say(f"importing {ref}: this runs its code")
         made = models.from_factory(ref)
     elif "/" in ref or Path(ref).exists():
-        made = models.load_model(ref)
+        made = load_model(ref)
     else:
         raise InvalidInput(f"{ref!r} is not a model: name a function that makes one, {ref}:factory, or a file or run")
     return made if weights is None else models.load_weights(made, weights)

@@ -184,6 +184,7 @@ def _strangers(paths: list[Path]) -> str:
 def _subject(run: str, dataset: str | None, data_dir: Path | None) -> tuple[nn.Module, Dataset]:
     """The model, and the dataset it was trained on or `dataset`."""
     from robattr import data, models
+    from robattr.runs import load_model
     from robattr.training import settings
     from robattr.training.config import TrainConfig
     from robattr.training.run_directory import RunDirectory, read_config
@@ -206,7 +207,7 @@ def _subject(run: str, dataset: str | None, data_dir: Path | None) -> tuple[nn.M
         if not here.weights.is_file():
             raise InvalidInput(f"{run} has no weights yet: finish it with robattr train --resume --out {run}")
         if dataset and models.has_spec(here.weights):  # the network is the file's, whatever the data
-            return models.load_model(here.weights), data.load(dataset, data_dir)
+            return load_model(here.weights), data.load(dataset, data_dir)
         shown = data.load(dataset, data_dir) if dataset else load_dataset(trained, data_dir)
         return models.load_weights(build_model(trained, shown), here.weights), shown
     known = dataset or run.split("/")[0]
@@ -214,11 +215,11 @@ def _subject(run: str, dataset: str | None, data_dir: Path | None) -> tuple[nn.M
         if not Path(run).is_file():
             raise InvalidInput(f"{run} is neither a run directory, nor a .safetensors file, nor a model of the zoo")
         raise InvalidInput(f"{run} does not say which dataset it was trained on: give --dataset")
-    return models.load_model(run), data.load(known, data_dir)
+    return load_model(run), data.load(known, data_dir)
 
 
 def _records(run: Path) -> Path:
-    """RUN/records, or below runs/ for a model of the zoo or a file: mnist/ig-norm is not fashion-mnist/ig-norm."""
+    """RUN/records, or below runs/ for a model of the zoo or a file: gtsrb/madry-tuned is not mnist/madry-tuned."""
     if run.is_dir():
         return run / "records"
     plain = run.with_suffix("")

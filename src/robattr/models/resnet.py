@@ -149,22 +149,6 @@ def resnet(
     return ResNet(classes, units, channels=channels, width=width, scale=scale, pool=pool)
 
 
-@architecture
-def wide_resnet(classes: int = 10, *, channels: int = 1, scale: float = 255.0) -> ResNet:
-    """`resnet` with two units per stage of 32, 64 and 128 channels. Not from the paper."""
-    return resnet(classes, 2, channels=channels, width=32, scale=scale)
-
-
-@architecture
-def pooled_resnet(classes: int = 10, *, channels: int = 1, scale: float = 255.0) -> ResNet:
-    """`wide_resnet` that sees averages of 2×2 pixels: a quarter of the work. Not from the paper.
-
-    Four pixels share one derivative: detail finer than that moves neither the logits nor the gradient, and maps are as
-    smooth as half the resolution allows.
-    """
-    return resnet(classes, 2, channels=channels, width=32, scale=scale, pool=2)
-
-
 def gtsrb_resnet() -> ResNet:
     """The paper's network for GTSRB: 43 classes, 2 units per stage, 173,723 parameters."""
     return resnet(43, 2)

@@ -48,13 +48,11 @@ def save_model(model: nn.Module, path: str | Path, metadata: Mapping[str, str] |
     return target
 
 
-def load_model(ref: str | Path, *, device: torch.device | str = "cpu") -> nn.Module:
-    """The network that `ref` names, in float32 on `device`, in training mode as torch builds modules.
+def read_model(path: Path) -> nn.Module:
+    """The network in a safetensors file that `save_model` wrote: float32, on the CPU, in train mode.
 
-    `ref` is a safetensors file written by `save_model`, a run directory that holds `model.safetensors`, or a name in
-    the zoo such as "gtsrb/ig-sum-norm". torch's random generator is left alone.
+    torch's random generator keeps its state. A network of the tuned recipes needs `import robattr.recipes` first.
     """
-    path = locate(ref)
     notes = read_metadata(path)
     if SPEC not in notes:
         raise CheckpointError(
@@ -72,18 +70,18 @@ def load_model(ref: str | Path, *, device: torch.device | str = "cpu") -> nn.Mod
     with torch.random.fork_rng(devices=[]):
         model = build(spec).float()
     model.load_state_dict(tensors)
-    return model.to(device)
+    return model
 
 
 def to_half(ref: str | Path) -> float:
-    """Round the weights of a saved network to half precision, in place: half the size; `load_model` gives float32.
+    """Round the weights of a saved network to half precision, in place: half the size; `read_model` gives float32.
 
     Returns the largest rounding, relative to the largest weight of its tensor. Evaluate the network afterwards: then
     its scores are those of the rounded weights.
     """
     path = locate(ref)
     notes = {key: note for key, note in read_metadata(path).items() if key not in (SPEC, "format")}
-    model = load_model(path)
+    model = read_model(path)
     exact = {name: value.clone() for name, value in model.state_dict().items() if value.is_floating_point()}
     model.half()
     roundings = [0.0]
@@ -128,7 +126,7 @@ def read_metadata(ref: str | Path) -> dict[str, str]:
 
 
 def has_spec(ref: str | Path) -> bool:
-    """Whether `load_model` can rebuild the network from its file alone."""
+    """Whether `read_model` can rebuild the network from its file alone."""
     return SPEC in read_metadata(ref)
 
 
@@ -150,10 +148,9 @@ def locate(ref: str | Path) -> Path:
         raise CheckpointError(f"no such model file: {path}")
     if str(ref) in zoo.entries():
         return zoo.fetch(str(ref))
-    raise CheckpointError(
-        f"{str(ref)!r} is neither a file, nor a run directory, nor a model of the zoo: "
-        f"{nearest(str(ref), zoo.entries())}"
-    )
+    tuned = [name for name in zoo.entries() if name == f"{ref}-tuned"]
+    hint = f"available: {tuned[0]}" if tuned else nearest(str(ref), zoo.entries())
+    raise CheckpointError(f"expected a file, a run directory or a model of the zoo, got {str(ref)!r}: {hint}")
 
 
 def _with_sorted_header(content: bytes) -> bytes:

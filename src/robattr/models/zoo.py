@@ -1,6 +1,6 @@
 """The zoo: trained networks that come with the package, each with its hash, its licence and its record.
 
-`weights/index.json` maps a name such as "gtsrb/ig-sum-norm" to
+`weights/index.json` maps a name such as "gtsrb/ig-sum-norm-tuned" to
 {"file": name inside weights/, "sha256": of that file, "licence": of the weights, "record": what it scored and where}.
 """
 

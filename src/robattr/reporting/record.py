@@ -97,7 +97,7 @@ def rows(columns: Columns) -> Iterator[dict[str, Any]]:
 
 
 def slug(text: object) -> str:
-    """Text as part of a file's name: `mnist/ig-norm (fast)` → `mnist-ig-norm-fast`."""
+    """Text as part of a file's name: `mnist/ig-norm (tuned)` → `mnist-ig-norm-tuned`."""
     return re.sub(r"[^\w.@]+", "-", str(text)).strip("-")
 
 

@@ -50,8 +50,8 @@ def jobs(
     """The runs that `name` needs, in order. Runs lie in OUT/DATASET/METHOD, so that tables and figures share them."""
     if name not in TARGETS:
         raise InvalidInput(f"unknown target {name!r}; {nearest(name, TARGETS)}")
-    if kind not in ("paper", "fast"):
-        raise InvalidInput(f"expected recipes paper or fast, got {kind!r}")
+    if kind not in ("paper", "tuned"):
+        raise InvalidInput(f"expected recipes paper or tuned, got {kind!r}")
     target = TARGETS[name]
     made: list[Job] = []
     for dataset in datasets or target.datasets:
@@ -59,9 +59,8 @@ def jobs(
         named(protocol, paper(dataset))  # an unknown name is refused before anything is trained
         place = out / dataset
         for method in target.methods:
-            # The embedded set's recipes are as fast as they can be already.
-            quick = kind == "fast" and dataset != "fashion-mini"
-            run = replace(recipes.get(f"{dataset}/{method}{'-fast' if quick else ''}"), seed=seed)
+            suffix = "-tuned" if kind == "tuned" and dataset != "fashion-mini" else ""
+            run = replace(recipes.get(f"{dataset}/{method}{suffix}"), seed=seed)
             if first := recipes.before(run):
                 start = Job(first, place / _folder(first), target.map, 0, protocol)
                 run = replace(run, warm_start=start.path.as_posix())

@@ -22,6 +22,7 @@ import torch
 from robattr._version import __version__
 from robattr.engine.files import write_atomically
 from robattr.errors import CheckpointError
+from robattr.models.architecture import RENAMED
 from robattr.training.config import TrainConfig
 
 FORMAT = 1  # increase it when older versions cannot continue from new files
@@ -115,6 +116,7 @@ def differences(run: TrainConfig, config: Mapping[str, Any]) -> str:
     A key that is missing there did not exist yet, so it had its default value.
     """
     was = {**TrainConfig().as_dict(), **config}
+    was["model"] = RENAMED.get(was["model"], was["model"])
     return ", ".join(
         f"{key} is {value!r}, was {was[key]!r}" for key, value in run.decisive().items() if was[key] != value
     )

@@ -67,7 +67,7 @@ class TrainConfig:
     batch: int = 50  # global batch size, for any number of processes
     weight_ramp: tuple[int, ...] = ()  # (start, end): λ rises linearly from 0 at start to its value at end
     eps_ramp: tuple[int, ...] = ()  # likewise for ε and the step size
-    warm_start: str = ""  # a run directory, weights file or zoo name to start from, or a fast recipe to train first
+    warm_start: str = ""  # a run directory, weights file or zoo name to start from, or a tuned recipe to train first
     seed: int = 0
     precision: Literal["fp32", "tf32", "bf16", "fp64"] = "fp32"
 

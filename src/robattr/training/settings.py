@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin
 
 from robattr._text import number
 from robattr.errors import InvalidInput, nearest
+from robattr.models.architecture import RENAMED
 from robattr.training.config import CHOICES, KINDS, USES_WARMUP, USES_WEIGHT, TrainConfig, check_choice
 
 USED_BY = {
@@ -25,6 +26,7 @@ USED_BY = {
 def change(run: TrainConfig, settings: Mapping[str, Any]) -> TrainConfig:
     """`run` with `settings` as read from TOML or JSON; rejects unknown keys and wrong types."""
     changed = replace(run, **{key: _typed(key, _kind(key), value) for key, value in settings.items()})
+    changed = replace(changed, model=RENAMED.get(changed.model, changed.model))
     if "lr" in settings and "rates" not in settings and changed.schedule == "piecewise":
         raise InvalidInput("lr has no effect on a piecewise schedule: set rates=…, or schedule=constant with lr")
     return changed

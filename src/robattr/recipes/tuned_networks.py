@@ -1,0 +1,118 @@
+"""The networks of the tuned recipes. None is from the paper; each changes one of the paper's networks.
+
+`avgpool_cnn`, `tone_curve_cnn`, `blur_cnn`: images x (B, channels, size, size) in [0, 1]. `wide_resnet`,
+`pooled_resnet`: images (B, channels, H, W) in [0, 255 / scale]. Logits: (B, classes).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import cast
+
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d
+
+from robattr.errors import InvalidInput
+from robattr.models.architecture import architecture
+from robattr.models.cnn import paper_layers
+from robattr.models.resnet import ResNet, resnet
+
+
+@architecture
+def avgpool_cnn(classes: int = 10, *, channels: int = 1, size: int = 28) -> nn.Sequential:
+    """`paper_cnn` with average pools and first biases of -0.1.
+
+    A max-pool attributes a window to its largest pixel alone, so that an attack which changes the largest moves the
+    whole attribution; an average attributes to every pixel of a stroke. From biases below 0 robust training makes the
+    first filters thresholds, ReLU(w·x - b): a background raised by ε < b/w does not pass, and its attribution stays 0.
+    """
+    net = paper_layers(classes, channels, size, pool=nn.AvgPool2d)
+    first = net[0]
+    assert isinstance(first, nn.Conv2d)
+    assert first.bias is not None
+    nn.init.constant_(first.bias, -0.1)
+    return net
+
+
+class ToneCurve(nn.Module):
+    """z(x) = x - (1 - a)·min(x, t), pixel by pixel: slope a up to the threshold t, slope 1 above."""
+
+    def __init__(self, threshold: float, slope: float) -> None:
+        super().__init__()
+        for name, value in (("threshold", threshold), ("slope", slope)):
+            if not (isinstance(value, int | float) and 0 <= value < 1):
+                raise InvalidInput(f"expected a {name} in [0, 1), got {value!r}")
+        self.threshold, self.slope = threshold, slope
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.slope * x + (1 - self.slope) * cast(Tensor, self.relu(x - self.threshold))
+
+
+@architecture
+def tone_curve_cnn(
+    classes: int = 10, *, channels: int = 1, size: int = 28, threshold: float = 0.1, slope: float = 0.5
+) -> nn.Sequential:
+    """`avgpool_cnn` behind `ToneCurve(threshold, slope)`.
+
+    The curve reduces a black background raised by at most `threshold`, so that less of it passes the first layer's
+    thresholds. 0.1 is ε of Fashion-MNIST, where half of the pixels are black and one in twenty lies between 0 and 0.1.
+    With slope 0 such a background changes neither the logits nor any attribution.
+    """
+    net = avgpool_cnn(classes, channels=channels, size=size)
+    return _behind(net, toe=ToneCurve(threshold, slope))
+
+
+class Blur(nn.Module):
+    """z = k ∗ x along rows and columns, k = (w, 1 - 2w, w), black outside the image."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        if not (isinstance(weight, int | float) and 0 <= weight <= 0.25):
+            raise InvalidInput(f"expected a blur in [0, 0.25] (the kernel's sides), got {weight!r}")
+        self.weight = weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        share = 3 * self.weight  # of the mean of three neighbours; the rest is the pixel's own
+        for window, padding in (((1, 3), (0, 1)), ((3, 1), (1, 0))):
+            x = (1 - share) * x + share * avg_pool2d(x, window, stride=1, padding=padding)
+        return x
+
+
+@architecture
+def blur_cnn(
+    classes: int = 10,
+    *,
+    channels: int = 1,
+    size: int = 28,
+    threshold: float = 0.1,
+    slope: float = 0.45,
+    blur: float = 1 / 6,
+) -> nn.Sequential:
+    """`tone_curve_cnn` with `Blur(blur)` behind the tone curve.
+
+    The derivative of the logits is blurred likewise: an attack has fewer fine patterns to use, and neighbouring pixels
+    have similar attributions. With blur 1/6 a pixel keeps 4/9 of its own value.
+    """
+    net = avgpool_cnn(classes, channels=channels, size=size)
+    return _behind(net, toe=ToneCurve(threshold, slope), blur=Blur(blur))
+
+
+@architecture
+def wide_resnet(classes: int = 10, *, channels: int = 1, scale: float = 255.0) -> ResNet:
+    """`resnet` with two units per stage of 32, 64 and 128 channels."""
+    return resnet(classes, 2, channels=channels, width=32, scale=scale)
+
+
+@architecture
+def pooled_resnet(classes: int = 10, *, channels: int = 1, scale: float = 255.0) -> ResNet:
+    """`wide_resnet` that sees averages of 2×2 pixels: a quarter of the work.
+
+    Four pixels share one derivative: finer detail changes neither the logits nor the gradient, and maps are as smooth
+    as half the resolution allows.
+    """
+    return resnet(classes, 2, channels=channels, width=32, scale=scale, pool=2)
+
+
+def _behind(net: nn.Sequential, **front: nn.Module) -> nn.Sequential:
+    return nn.Sequential(OrderedDict([*front.items(), *net.named_children()]))

@@ -1,0 +1,108 @@
+"""The networks of the tuned recipes against the paper's networks and SciPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.ndimage import convolve1d
+from torch import nn
+
+from robattr import IntegratedGradients
+from robattr.errors import InvalidInput
+from robattr.models import paper_cnn, resnet
+from robattr.models.architecture import build
+from robattr.recipes.tuned_networks import avgpool_cnn, blur_cnn, pooled_resnet, tone_curve_cnn, wide_resnet
+from robattr.training import TrainConfig, checkpoint, settings
+
+
+def test_avgpool_cnn_starts_as_paper_cnn_and_blocks_a_black_image() -> None:
+    def made(make):
+        torch.manual_seed(6)
+        return make()
+
+    ours, paper = made(avgpool_cnn), made(paper_cnn)
+    for name, value in paper.state_dict().items():
+        expected = torch.full_like(value, -0.1) if name == "conv1.bias" else value
+        torch.testing.assert_close(ours.state_dict()[name], expected, rtol=0, atol=0)
+    assert (ours[:2](torch.zeros(1, 1, 28, 28)) == 0).all()
+    paper.load_state_dict(ours.state_dict())
+    paper.pool1, paper.pool2 = nn.AvgPool2d(2), nn.AvgPool2d(2)
+    x = torch.rand(2, 1, 28, 28)
+    assert torch.equal(ours(x), paper(x))
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.25, 0.5])
+def test_tone_curve_cnn_is_avgpool_cnn_behind_a_piecewise_linear_curve(slope: float) -> None:
+    torch.manual_seed(6)
+    net = tone_curve_cnn(threshold=0.1, slope=slope).double()
+    inner = avgpool_cnn().double()
+    inner.load_state_dict(net.state_dict())
+    x = torch.rand(4, 1, 28, 28, dtype=torch.float64)
+    curve = np.interp(x.numpy(), [0, 0.1, 1], [0, 0.1 * slope, 0.1 * slope + 0.9])
+    torch.testing.assert_close(net(x), inner(torch.from_numpy(curve)), rtol=1e-12, atol=1e-12)
+
+
+def test_a_tone_curve_of_slope_0_hides_a_raised_background() -> None:
+    torch.manual_seed(6)
+    net = tone_curve_cnn(threshold=0.1, slope=0.0).double()
+    x = torch.rand(4, 1, 28, 28, dtype=torch.float64)
+    x[:, :, :14] = 0
+    raised = x.clone()
+    raised[:, :, :14] += 0.1 * torch.rand(4, 1, 14, 28, dtype=torch.float64)
+    assert torch.equal(net(raised), net(x))
+    y = torch.tensor([0, 1, 2, 3])
+    maps = [IntegratedGradients(net).attribute(z, target=y, n_steps=10) for z in (x, raised)]
+    assert torch.equal(maps[0], maps[1])
+    assert maps[0][:, :, 14:].abs().amax() > 0
+    assert (maps[0][:, :, :14] == 0).all()
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.0, float("nan"), "0.1"])
+@pytest.mark.parametrize("name", ["threshold", "slope"])
+def test_threshold_and_slope_are_checked(name: str, value: object) -> None:
+    with pytest.raises(InvalidInput, match=rf"{name} in \[0, 1\)"):
+        tone_curve_cnn(**{name: value})
+
+
+def test_blur_cnn_blurs_behind_the_tone_curve() -> None:
+    torch.manual_seed(6)
+    net = blur_cnn(threshold=0.1, slope=0.5, blur=0.2).double()
+    inner = avgpool_cnn().double()
+    inner.load_state_dict(net.state_dict())
+    x = torch.rand(4, 1, 28, 28, dtype=torch.float64)
+    seen = np.interp(x.numpy(), [0, 0.1, 1], [0, 0.05, 0.95])
+    for axis in (2, 3):
+        seen = convolve1d(seen, [0.2, 0.6, 0.2], axis=axis, mode="constant")
+    torch.testing.assert_close(net(x), inner(torch.from_numpy(seen)), rtol=1e-12, atol=1e-12)
+    assert build(net.spec).spec.arguments["blur"] == 0.2
+
+
+@pytest.mark.parametrize("value", [-0.1, 0.3, float("nan"), "0.1"])
+def test_the_blur_is_checked(value: object) -> None:
+    with pytest.raises(InvalidInput, match=r"blur in \[0, 0\.25\]"):
+        blur_cnn(blur=value)
+
+
+def test_pooled_resnet_sees_averages_of_the_standardised_image() -> None:
+    torch.manual_seed(3)
+    pooled = pooled_resnet(4, channels=3, scale=1.0).double()
+    wide = wide_resnet(4, channels=3, scale=1.0).double()
+    assert (wide.stem.out_channels, wide.fc.in_features) == (32, 128)
+    wide.load_state_dict(pooled.state_dict())
+    x = 255 * torch.rand(2, 3, 16, 24, dtype=torch.float64)
+    values = x.numpy()
+    standard = (values - values.mean((1, 2, 3), keepdims=True)) / values.std((1, 2, 3), keepdims=True)
+    averages = torch.from_numpy(standard.reshape(2, 3, 8, 2, 12, 2).mean((3, 5)))
+    wide.standardise = nn.Identity()
+    torch.testing.assert_close(pooled(x), wide(averages), rtol=1e-9, atol=1e-9)
+    with pytest.raises(InvalidInput, match="divisible by 8"):
+        pooled(x[:, :, :12])
+    with pytest.raises(InvalidInput, match="pool"):
+        resnet(4, 1, pool=0)
+
+
+def test_a_configuration_with_an_earlier_name_of_a_network_is_read() -> None:
+    written = {**TrainConfig(model="avgpool_cnn").as_dict(), "model": "threshold_cnn"}
+    assert settings.change(TrainConfig(), written).model == "avgpool_cnn"
+    assert checkpoint.differences(TrainConfig(model="avgpool_cnn"), written) == ""
