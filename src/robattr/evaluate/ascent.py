@@ -12,41 +12,16 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from robattr.formula.adversary import Value
+from robattr.formula.adversary import Value, grad_and_value
 from robattr.formula.neighbourhoods import Neighbourhood, Rand
-from robattr.formula.network import no_slope, transformed
 
 Slope: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 """z (B, ...) ↦ the gradient, like z, and the values (B,)."""
 
 
 def slope_of(value: Value, *, flat: bool = True) -> Slope:
-    """The slope of a value that treats each example for itself; where it does not depend on z, zero or (not `flat`)
-    refused: the maps of a piecewise linear net are flat, its loss is not.
-
-    Like `formula.network.gradient`: by `torch.func` where it is compiled, else by plain autograd, which takes every
-    autograd.Function that can be differentiated twice.
-    """
-
-    def sum_and_each(z: Tensor) -> tuple[Tensor, Tensor]:
-        each = value(z)
-        return each.sum(), each
-
-    def slope(z: Tensor) -> tuple[Tensor, Tensor]:
-        if transformed():
-            gradient, (_, each) = torch.func.grad_and_value(sum_and_each, has_aux=True)(z)
-            return gradient, each
-        with torch.enable_grad():
-            v = z.detach().requires_grad_()
-            total, each = sum_and_each(v)
-            if not total.requires_grad:
-                if not flat:
-                    raise no_slope()
-                return torch.zeros_like(z), each
-            (found,) = torch.autograd.grad(total, v, materialize_grads=True)
-        return found, each.detach()
-
-    return slope
+    """z ↦ (∇J, J); where J does not depend on z, zero or (not `flat`) refused."""
+    return grad_and_value(value, allow_zero=flat)
 
 
 class Ascent(Protocol):
