@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from robattr.formula.convolution import each_axis
+from robattr.formula.convolution import applied, each_axis
 
 TILED_POOLS = True
-"""Whether `pointwise_pools` does anything. A switch for benchmarks."""
+"""Whether `PointwisePools` does anything. A switch for benchmarks."""
 
 
-class pointwise_pools(TorchFunctionMode):
+class PointwisePools(TorchFunctionMode):
     """While active, max-pools that tile the image are pointwise."""
 
     def __torch_function__(
@@ -46,11 +46,12 @@ def _max_pool2d(
     """The pool by tiles where kernel and stride are one and whole tiles of up to nine pixels fill the image."""
     tile = each_axis(kernel_size, 2)
     moves = tile if stride is None or stride == [] else each_axis(stride, 2)
-    plain = moves == tile and each_axis(padding, 2) == [0, 0] and each_axis(dilation, 2) == [1, 1] and not return_indices
+    plain = (
+        moves == tile and each_axis(padding, 2) == [0, 0] and each_axis(dilation, 2) == [1, 1] and not return_indices
+    )
     if not plain or prod(tile) > 9 or any(size % k for size, k in zip(input.shape[-2:], tile, strict=True)):
         return None
-    out: Tensor = TiledMaxPool.apply(input, tuple(tile))  # type: ignore[no-untyped-call]
-    return out
+    return applied(TiledMaxPool, input, tuple(tile))
 
 
 class TiledMaxPool(torch.autograd.Function):
@@ -69,7 +70,7 @@ class TiledMaxPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        return ToWinner.apply(g, *ctx.saved_tensors, ctx.tile), None
+        return applied(ToWinner, g, *ctx.saved_tensors, ctx.tile), None
 
 
 class ToWinner(torch.autograd.Function):
@@ -86,7 +87,7 @@ class ToWinner(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor, None, None]:
-        return FromWinner.apply(v, *ctx.saved_tensors, ctx.tile), None, None
+        return applied(FromWinner, v, *ctx.saved_tensors, ctx.tile), None, None
 
 
 class FromWinner(torch.autograd.Function):
@@ -103,7 +104,7 @@ class FromWinner(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
-        return ToWinner.apply(g, *ctx.saved_tensors, ctx.tile), None, None
+        return applied(ToWinner, g, *ctx.saved_tensors, ctx.tile), None, None
 
 
 def _corners(x: Tensor, tile: tuple[int, int]) -> list[Tensor]:

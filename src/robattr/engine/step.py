@@ -1,7 +1,7 @@
 """One step of training as a function that returns gradients: eager, compiled, or replayed as one CUDA graph.
 
 The mathematics is `Robust`'s: its functions `clean`, `climbed` and `penalty` are what runs, in every case. λ, β, γ, ε
-and the step size enter the compiled functions as tensors, put into the same objects, so that ramps do not compile again:
+and the step size enter the compiled functions as tensors, in the same objects, so that ramps do not compile again:
 
     attack    z ↦ ∇_z Σ climbed(x, z), which drives the adversary's own loop
     update    θ ↦ ∇_θ Σ clean(x) + λ penalty(x, x*)
@@ -26,7 +26,8 @@ from robattr.formula.neighbourhoods import Everywhere, LinfBall, LpBall, Rand, c
 from robattr.formula.network import bind, second_order
 from robattr.formula.objective import Rho, Robust
 
-Result = tuple[dict[str, Tensor], Tensor, Tensor, Tensor]
+Named = dict[str, Tensor]
+Result = tuple[Named, Tensor, Tensor, Tensor]
 """Gradients by parameter, loss, penalty and x*."""
 
 
@@ -80,7 +81,7 @@ class Step:
                 self.notes.append(why)
             with precision(self.arithmetic, x.device.type):
                 out = rho.unchecked(self.model, x, y, start=start, rand=rand)
-                out.value.sum().backward()  # type: ignore[no-untyped-call]
+                out.value.sum().backward()
             return replace(out, loss=out.loss.detach(), penalty=out.penalty.detach())
         key = (_with_numbers(rho, None), x.shape, x.dtype, x.device)
         if key not in self._plans:
@@ -153,14 +154,26 @@ class _Plan:
         return gradients, loss, penalty, z
 
     def _attack_gradient(
-        self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, z: Tensor, y: Tensor, numbers: Tensor
+        self,
+        parameters: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        numbers: Tensor,
     ) -> tuple[Tensor, Tensor]:
         net, rho = self._bound.with_parameters(parameters, buffers), _with_numbers(self.rho, numbers)
         return grad_and_value(lambda v: rho.climbed(net, x, v, y))(z)
 
     def _update_gradient(
-        self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, z: Tensor, y: Tensor, numbers: Tensor
-    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        self,
+        parameters: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        x: Tensor,
+        z: Tensor,
+        y: Tensor,
+        numbers: Tensor,
+    ) -> tuple[Named, Tensor, Tensor]:
         wanted = [name for name, p in self.model.named_parameters() if p.requires_grad]
         with torch.enable_grad():
             free = {name: parameters[name].detach().requires_grad_() for name in wanted}
@@ -201,7 +214,7 @@ def _numbers(rho: Robust) -> list[float]:
 
 
 def _with_numbers(rho: Robust, numbers: Tensor | None) -> Robust:
-    """The objective with those numbers; with None, all of them 0: what is left is what a compiled function depends on."""
+    """The objective with those numbers; with None all of them are 0, and what is left is what compiling depends on."""
     each: Iterator[Any] = iter([0.0] * len(_numbers(rho)) if numbers is None else numbers.unbind())
 
     def change(old: Change) -> Change:

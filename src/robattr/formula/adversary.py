@@ -83,7 +83,7 @@ class PGD:
         """x*: the last iterate. Starts at `start`, else at a random point of the neighbourhood."""
         z = (within.start(x, rand) if start is None else within.project(start, x)).detach()
         with torch.no_grad():
-            for z in self.iterates(grad_and_value(value), x, within, start=z, rand=rand):  # noqa: B020
+            for z in self.iterates(grad_and_value(value), x, within, start=z, rand=rand):  # noqa: B007, B020
                 pass
         return z
 

@@ -168,7 +168,7 @@ class _Recomputed(torch.autograd.Function):
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor | None, ...]:
         parts, net = ctx.work
         wanted = [i for i, needed in enumerate(ctx.needs_input_grad[1:]) if needed]
-        total: list[Tensor | None] = [None] * len(ctx.saved_tensors)
+        total: dict[int, Tensor] = {}
         again = torch.is_grad_enabled()  # whether this pass is itself differentiated
         # The backward pass may run long after the forward one: the network must be in eval mode again.
         with second_order(net), torch.enable_grad():
@@ -181,8 +181,8 @@ class _Recomputed(torch.autograd.Function):
                     part(*tensors), [tensors[i] for i in wanted], v, create_graph=again, materialize_grads=True
                 )
                 for i, each in zip(wanted, found, strict=True):
-                    total[i] = each if total[i] is None else total[i] + each
-        return (None, *total)
+                    total[i] = total[i] + each if i in total else each
+        return (None, *(total.get(i) for i in range(len(ctx.saved_tensors))))
 
 
 def _sum(parts: Iterable[Tensor]) -> Tensor:

@@ -7,7 +7,7 @@
 and the derivatives of each of them are the other two. torch instead writes ∂⟨v, InputGradient(g, W)⟩/∂W, which every
 step on ‖IG‖₁ needs, as a convolution of v whose kernel is g, as large as an image: GPUs have no fast kernel for that.
 
-`custom_derivatives()` is the mode in which torch's convolutions are these.
+`CustomDerivatives()` is the mode in which torch's convolutions are these.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Convolution(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
         return (
-            InputGradient.apply(g, w, ctx.x_shape, ctx.geometry) if ctx.needs_input_grad[0] else None,
-            WeightGradient.apply(x, g, ctx.w_shape, ctx.geometry) if ctx.needs_input_grad[1] else None,
+            applied(InputGradient, g, w, ctx.x_shape, ctx.geometry) if ctx.needs_input_grad[0] else None,
+            applied(WeightGradient, x, g, ctx.w_shape, ctx.geometry) if ctx.needs_input_grad[1] else None,
             g.sum((0, *range(2, g.dim()))) if ctx.needs_input_grad[2] else None,
             None,
         )
@@ -74,8 +74,8 @@ class InputGradient(torch.autograd.Function):
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor | None, ...]:
         g, w = ctx.saved_tensors
         return (
-            Convolution.apply(v, w, None, ctx.geometry) if ctx.needs_input_grad[0] else None,
-            WeightGradient.apply(v, g, ctx.w_shape, ctx.geometry) if ctx.needs_input_grad[1] else None,
+            applied(Convolution, v, w, None, ctx.geometry) if ctx.needs_input_grad[0] else None,
+            applied(WeightGradient, v, g, ctx.w_shape, ctx.geometry) if ctx.needs_input_grad[1] else None,
             None,
             None,
         )
@@ -95,11 +95,17 @@ class WeightGradient(torch.autograd.Function):
     def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
         x, g = ctx.saved_tensors
         return (
-            InputGradient.apply(g, u, ctx.x_shape, ctx.geometry) if ctx.needs_input_grad[0] else None,
-            Convolution.apply(x, u, None, ctx.geometry) if ctx.needs_input_grad[1] else None,
+            applied(InputGradient, g, u, ctx.x_shape, ctx.geometry) if ctx.needs_input_grad[0] else None,
+            applied(Convolution, x, u, None, ctx.geometry) if ctx.needs_input_grad[1] else None,
             None,
             None,
         )
+
+
+def applied(function: type[torch.autograd.Function], *args: Any) -> Tensor:
+    """`function.apply(*args)`, typed."""
+    out: Tensor = function.apply(*args)
+    return out
 
 
 def _kept(ctx: Any, a: Tensor, b: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -143,7 +149,7 @@ def _power_of_two(values: Tensor, reach: float) -> Tensor:
     return largest.reciprocal().log2().floor().exp2() * reach
 
 
-class custom_derivatives(TorchFunctionMode):
+class CustomDerivatives(TorchFunctionMode):
     """While active, torch's convolutions have the derivatives above."""
 
     def __torch_function__(
@@ -187,8 +193,10 @@ def _conv_transpose(n: int) -> Callable[..., Tensor | None]:
     ) -> Tensor | None:  # fmt: skip
         if input.dim() != n + 2 or weight.dim() != n + 2:
             return None
-        sizes = (each_axis(each, n) for each in (stride, padding, dilation))
-        return _convolve(input, weight, bias, Geometry(*sizes, True, each_axis(output_padding, n), groups))
+        stride, padding, output_padding, dilation = (
+            each_axis(each, n) for each in (stride, padding, output_padding, dilation)
+        )
+        return _convolve(input, weight, bias, Geometry(stride, padding, dilation, True, output_padding, groups))
 
     return conv_transpose
 
@@ -197,9 +205,9 @@ def _convolve(x: Tensor, w: Tensor, b: Tensor | None, geometry: Geometry) -> Ten
     kind = x.device.type
     if torch.is_autocast_enabled(kind):  # by hand, because autocast does not see the operands of the derivatives
         low = torch.get_autocast_dtype(kind)
-        x, w, b = (t if t is None or t.dtype == torch.float64 else t.to(low) for t in (x, w, b))
-    out: Tensor = Convolution.apply(x, w, b, geometry)  # type: ignore[no-untyped-call]
-    return out
+        x, w = (t if t.dtype == torch.float64 else t.to(low) for t in (x, w))
+        b = b if b is None else b.to(w.dtype)
+    return applied(Convolution, x, w, b, geometry)
 
 
 def each_axis(value: Any, n: int) -> list[int]:

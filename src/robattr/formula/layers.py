@@ -58,7 +58,7 @@ class AtLayer:
     name: str
 
     def integrand(self, of: Scalar, net: Bound, z: Tensor, dz: Tensor, y: Tensor) -> Tensor:
-        """∂g/∂h by one reverse pass, and J_h r' by two: J_hᵀu is linear in u, and r' pulled back through it is J_h r'."""
+        """∂g/∂h by one reverse pass, and J_h r' by two: u ↦ J_hᵀu is linear, and its transpose takes r' to J_h r'."""
         wanted = torch.is_grad_enabled()
         with torch.enable_grad():
             v = z if z.requires_grad else z.detach().requires_grad_()

@@ -22,7 +22,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from robattr.errors import InvalidInput, UnsupportedModel
-from robattr.formula.convolution import custom_derivatives
+from robattr.formula.convolution import CustomDerivatives
 
 Model: TypeAlias = Callable[[Tensor], Tensor]
 """Anything that maps inputs (B, ...) to logits (B, classes): an `nn.Module`, or any callable."""
@@ -62,7 +62,7 @@ class Bound:
 
     def run(self, *inputs: object) -> Tensor:
         """The network on any inputs, its convolutions with derivatives of our own."""
-        with custom_derivatives():
+        with CustomDerivatives():
             if self.module is None:
                 return self.call(*inputs)  # type: ignore[arg-type]
             out: Tensor = functional_call(self.module, {**self.parameters, **self.buffers}, inputs)
