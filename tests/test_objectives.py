@@ -245,8 +245,8 @@ def test_one_layer_networks_make_both_objectives_soft_margin(loss) -> None:
 
     corner = x - radius * signs[:, None] * net.w.detach().sign()  # x + ε sign(∇ℓ)
     change = objectives.spread(30, of=loss, rule=gauss_legendre)
-    strong = Robust(change=change, within=ball, by=PGD(steps=10, step_size=0.05), of=loss)
-    weak = objectives.madry(ball, PGD(steps=20, step_size=0.05), of=loss)
+    strong = Robust(change=change, within=ball, by=PGD(steps=10, step_size=0.05), loss=loss)
+    weak = objectives.madry(ball, PGD(steps=20, step_size=0.05), loss=loss)
     torch.testing.assert_close(strong(net, x, y, start=corner).value, soft_margin, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(weak(net, x, y).value, soft_margin, rtol=1e-9, atol=1e-9)
     # From a random start the ascent on ‖IG‖₁ can be caught in a wrong corner, but never above the theorem's value.

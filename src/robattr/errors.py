@@ -34,6 +34,10 @@ class Diverged(RobattrError):
     """Training met a non-finite loss or gradient."""
 
 
+class CompilationFellBack(UserWarning):
+    """A function could not be compiled and runs eagerly: the same results, but slower."""
+
+
 def nearest(name: str, options: Iterable[str]) -> str:
     """A closing phrase for an error about an unknown `name`: the nearest valid ones, else all of them."""
     known = sorted(set(options))

@@ -40,14 +40,14 @@ def spread(
     return l1 @ IG(of=of, at=at, rule=rule(m), chunk=chunk)
 
 
-def natural(*, of: Scalar = cross_entropy) -> Robust:
+def natural(*, loss: Scalar = cross_entropy) -> Robust:
     """ρ = ℓ(x): no change is punished."""
-    return Robust(of=of)
+    return Robust(loss=loss)
 
 
-def madry(within: Neighbourhood, by: Ascent, *, of: Scalar = cross_entropy) -> Robust:
+def madry(within: Neighbourhood, by: Ascent, *, loss: Scalar = cross_entropy) -> Robust:
     """λ = 1, s = sum: ρ = max_{x'} ℓ(x') (proposition 1)."""
-    return Robust(change=shift(of), within=within, by=by, of=of)
+    return Robust(change=shift(loss), within=within, by=by, loss=loss)
 
 
 def ig_norm(
@@ -60,16 +60,16 @@ def ig_norm(
     at: Layer = at_input,
     rule: Rules = midpoint,
     chunk: int | None = None,
-    of: Scalar = cross_entropy,
+    loss: Scalar = cross_entropy,
 ) -> Robust:
     """s = ‖·‖₁: ρ = ℓ(x) + λ · max_{x'} ‖IG(x, x')‖₁ (section 4)."""
     return Robust(
-        change=spread(m, of=of, at=at, rule=rule, chunk=chunk),
-        attacked=spread(m_attack, of=of, at=at, rule=rule, chunk=chunk),
+        change=spread(m, of=loss, at=at, rule=rule, chunk=chunk),
+        attacked=spread(m_attack, of=loss, at=at, rule=rule, chunk=chunk),
         within=within,
         by=by,
         weight=weight,
-        of=of,
+        loss=loss,
     )
 
 
@@ -83,22 +83,22 @@ def ig_sum_norm(
     at: Layer = at_input,
     rule: Rules = midpoint,
     chunk: int | None = None,
-    of: Scalar = cross_entropy,
+    loss: Scalar = cross_entropy,
 ) -> Robust:
     """λ = 1, s = sum + β‖·‖₁: ρ = max_{x'} { ℓ(x') + β‖IG(x, x')‖₁ } (section 4)."""
     if not 0.0 <= beta < float("inf"):
         raise InvalidInput(f"ig_sum_norm expects a finite β ≥ 0, got {beta!r}")
     return Robust(
-        change=shift(of) + beta * spread(m, of=of, at=at, rule=rule, chunk=chunk),
-        attacked=shift(of) + beta * spread(m_attack, of=of, at=at, rule=rule, chunk=chunk),
+        change=shift(loss) + beta * spread(m, of=loss, at=at, rule=rule, chunk=chunk),
+        attacked=shift(loss) + beta * spread(m_attack, of=loss, at=at, rule=rule, chunk=chunk),
         within=within,
         by=by,
-        of=of,
+        loss=loss,
     )
 
 
 def input_gradient(
-    weight: float, q: float, within: LinfBall | LpBall, by: Ascent, *, of: Scalar = cross_entropy
+    weight: float, q: float, within: LinfBall | LpBall, by: Ascent, *, loss: Scalar = cross_entropy
 ) -> Robust:
     """s = ‖·‖₁^q, one left node, λ = weight/ε^q: ρ = ℓ(x) + weight · ‖∇ℓ(x)‖_q^q (proposition 2).
 
@@ -111,17 +111,17 @@ def input_gradient(
     if not (isinstance(within, LinfBall | LpBall) and within.radius > 0.0):
         raise InvalidInput(f"input_gradient expects a ball of positive radius, got {within!r}")
     return Robust(
-        change=power(l1, q) @ IG(of=of, rule=left(1)),
+        change=power(l1, q) @ IG(of=loss, rule=left(1)),
         within=within,
         by=by,
         weight=weight / within.radius**q,
-        of=of,
+        loss=loss,
     )
 
 
-def loss_output(within: Neighbourhood, by: Ascent, *, of: Scalar = cross_entropy) -> Robust:
+def loss_output(within: Neighbourhood, by: Ascent, *, loss: Scalar = cross_entropy) -> Robust:
     """λ = 1, s = ‖·‖₁, h = ℓ_y: ρ = ℓ(x) + max_{x'} |ℓ(x') − ℓ(x)| (proposition 3)."""
-    return Robust(change=l1 @ IG(of=of, at=at_output), within=within, by=by, of=of)
+    return Robust(change=l1 @ IG(of=loss, at=at_output), within=within, by=by, loss=loss)
 
 
 def wasserstein(
@@ -132,7 +132,7 @@ def wasserstein(
     weight: float = 1.0,
     *,
     within: Neighbourhood | None = None,
-    of: Scalar = cross_entropy,
+    loss: Scalar = cross_entropy,
 ) -> Robust:
     """ρ = ℓ(z) + λ · sup_{z'} { d(z, z') − γ c(z, z') } (theorem 1).
 
@@ -141,7 +141,7 @@ def wasserstein(
     """
     if not 0.0 <= gamma < float("inf"):
         raise InvalidInput(f"wasserstein expects a finite γ ≥ 0, got {gamma!r}")
-    return Robust(change=change - gamma * cost, within=within or Everywhere(), by=by, weight=weight, of=of)
+    return Robust(change=change - gamma * cost, within=within or Everywhere(), by=by, weight=weight, loss=loss)
 
 
 def distributional(
@@ -152,7 +152,7 @@ def distributional(
     weight: float = 1.0,
     *,
     within: Neighbourhood | None = None,
-    of: Scalar = cross_entropy,
+    loss: Scalar = cross_entropy,
     rate: float = 0.1,
 ) -> Distributional:
     """E[ℓ] + λ · sup { E[d(Z, Z')] : E[c(Z, Z')] ≤ budget }, with γ found by dual ascent (theorem 2 and its lemma)."""
@@ -163,6 +163,6 @@ def distributional(
         by=by,
         weight=weight,
         within=within or Everywhere(),
-        of=of,
+        loss=loss,
         rate=rate,
     )

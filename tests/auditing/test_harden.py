@@ -257,9 +257,9 @@ def test_a_stopped_hardening_continues_to_the_same_weights(kind: str, tmp_path) 
     net = taught(nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2)), x, y)
     loss, cost = Stopping(), robattr.power(robattr.l2, 2) @ robattr.displacement
     spread, by = robattr.objectives.spread(2), robattr.PGD(2, 0.1)
-    rho: Objective = robattr.objectives.natural(of=loss)
+    rho: Objective = robattr.objectives.natural(loss=loss)
     if kind == "distributional":
-        rho = robattr.objectives.distributional(spread, 0.1, cost, by, 0.1, of=loss)
+        rho = robattr.objectives.distributional(spread, 0.1, cost, by, 0.1, loss=loss)
     call = {"objective": rho, **QUICK, "steps": 6}
     whole = robattr.harden(net, (x, y), out=tmp_path / "whole", **call)
     loss.arm(2)

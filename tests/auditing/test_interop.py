@@ -151,7 +151,7 @@ def test_losses_per_example_as_in_robustness(plain: nn.Module) -> None:
     ball, by = robattr.LinfBall(0.1), robattr.PGD(2, 0.05)
     start = (x + 0.05).clamp(0, 1)
     values = [
-        robattr.objectives.madry(ball, by, of=of)(plain, x, y, start=start).value
+        robattr.objectives.madry(ball, by, loss=of)(plain, x, y, start=start).value
         for of in (scalar, robattr.cross_entropy)
     ]
     torch.testing.assert_close(*values)

@@ -448,7 +448,7 @@ def test_a_formula_that_makes_no_sense_is_refused_when_written(build, words: str
 
 def test_a_plain_function_is_a_model_too() -> None:
     w = torch.randn(6, 3, requires_grad=True)
-    rho = Robust(change=l1 @ IG(rule=midpoint(3), chunk=2), within=BALL, by=BY, of=cross_entropy)
+    rho = Robust(change=l1 @ IG(rule=midpoint(3), chunk=2), within=BALL, by=BY, loss=cross_entropy)
     rho(lambda x: torch.tanh(x @ w), torch.rand(2, 6), torch.tensor([0, 1])).value.mean().backward()
     assert w.grad is not None
     assert float(w.grad.norm()) > 0

@@ -177,7 +177,7 @@ class IFIA:
             passes.climb, source, self._guide, kind=self.kind, beta=self.beta, keep=self.keep, relative=self.relative
         )
         at = partial(passes.look, self.model, self.map)
-        if self.batch is None or any(passes.has_own_function(net, x) for net in {source, self.model}):
+        if self.batch is None:
             return up(), at()
         size = (self.batch, self.restarts)
         key = (self._guide, self.kind, self.beta, self.relative, self.keep, *size)

@@ -6,7 +6,6 @@ look(z, y) -> (map, logits)                           the score's map and the pr
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from math import inf, prod
 from typing import Any
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from robattr.attacks.attack_losses import objective
 from robattr.attacks.maps import AttributionMap
-from robattr.engine import Compiled, in_use, own_function
+from robattr.engine import Compiled, in_use
 from robattr.formula.ascent import grad_and_value
 from robattr.formula.network import Bound, bind
 from robattr.formula.scalars import margin
@@ -64,20 +63,6 @@ def _constant(model: nn.Module) -> Bound:
 
 
 _ready: WeakKeyDictionary[nn.Module, dict[Any, Any]] = WeakKeyDictionary()
-_own_functions: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
-
-
-def has_own_function(model: nn.Module, x: Tensor) -> bool:
-    """Whether the model brings an autograd.Function of its own, which torch compiles wrongly; said once."""
-    if model not in _own_functions:
-        name = _own_functions[model] = own_function(model, x)
-        if name:
-            warnings.warn(
-                f"the model has an autograd.Function of its own ({name}), which torch compiles wrongly: the "
-                "attribution attack runs eagerly, with the same results but slower",
-                stacklevel=2,
-            )
-    return bool(_own_functions[model])
 
 
 def compiled(model: nn.Module, key: Any, build: Callable[[], Any]) -> Any:

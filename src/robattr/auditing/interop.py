@@ -108,7 +108,7 @@ class AttributionRobustness:
 
 
 def from_robustness(custom_loss: CustomLoss) -> Scalar:
-    """MadryLab's `custom_loss(model, x, y) -> (losses (B,), …)` as the scalar of an objective: `madry(..., of=…)`."""
+    """MadryLab's `custom_loss(model, x, y) -> (losses (B,), …)` as the scalar of an objective: `madry(..., loss=…)`."""
 
     def scalar(model: Model, x: Tensor, y: Tensor) -> Tensor:
         losses = custom_loss(model, x, y)[0]

@@ -15,7 +15,7 @@ from robattr import objectives
 from robattr.bench.results import Case, Table
 from robattr.bench.timing import timed
 from robattr.engine import Step
-from robattr.engine.kernels import op_by_op
+from robattr.engine.compiled import traced
 from robattr.formula import PGD, LinfBall
 
 
@@ -69,7 +69,7 @@ def step_ms(point: Point, device: torch.device, arithmetic: str) -> float:
     by = PGD(point.steps, 0.01)
     rho = objectives.ig_norm(1.0, LinfBall(0.1), by, m=point.m, m_attack=max(1, point.m // 2))
     start = rho.within.start(x)
-    step = Step(model, compiled=device.type == "cuda", arithmetic=arithmetic, backend=op_by_op())
+    step = Step(model, compiled=device.type == "cuda", arithmetic=arithmetic, backend=traced)
 
     def run() -> None:
         model.zero_grad()

@@ -147,7 +147,7 @@ def same_update(it: Subject, step: Step, rho: Robust, points: list[float]) -> tu
     out = step(rho, it.x, it.y, start=it.start)
     port = it.copied().model
     with precision("fp32", it.device.type):
-        naive.update(port, it.x, out.worst, it.y, weight=rho.weight, points=points)
+        naive.update(port, it.x, out.worst, it.y, weight=float(rho.weight), points=points)
     ours, theirs = (torch.cat([_gradient(p) for p in model.parameters()]) for model in (step.model, port))
     return ours, theirs
 

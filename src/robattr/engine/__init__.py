@@ -1,7 +1,6 @@
 """The engine: how the formula runs. Compilation, CUDA graphs and precision; nothing mathematical."""
 
 from robattr.engine.compiled import Compiled as Compiled
-from robattr.engine.compiled import own_function as own_function
 from robattr.engine.precision import deterministic as deterministic
 from robattr.engine.precision import in_use as in_use
 from robattr.engine.precision import layout as layout

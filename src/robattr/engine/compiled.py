@@ -1,7 +1,8 @@
-"""Compiling gradient functions, with eager as the safety net.
+"""Compile gradient functions, and fall back to eager, visibly, where that fails.
 
-torch.compile refuses to differentiate a compiled *module* twice; it does compile the *function that returns the
-gradient*, with `torch.func` inside. Shapes are static (`dynamic=False`): a training run has one.
+A function of tensors is traced once, with every derivative inside it resolved into operators of torch (`make_fx`), for
+fixed shapes; the compiler gets that graph. So `torch.autograd.grad` of any order and autograd.Functions of the user's
+own compile, of which torch.compile differentiates neither twice.
 """
 
 from __future__ import annotations
@@ -9,129 +10,203 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.graph import CodeGen
+from torch.utils import _pytree as pytree
 
-from robattr.engine import kernels
+from robattr.engine.pooling import PointwisePools
 from robattr.engine.precision import ALLOWED, in_use
+from robattr.errors import CompilationFellBack
 from robattr.formula.network import second_order
+
+Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
 
 
 class WrongWhenCompiled(RuntimeError):
-    """The compiled function and the plain one differ by more than rounding explains."""
+    """The compiled function and the eager one differ by more than rounding explains."""
 
 
 class Compiled:
-    """`fn` compiled at its first call; if that fails, `fn` itself, with one warning that says why.
+    """`fn`, of tensors in any nesting, compiled at its first call; `fn` itself where that fails, with one warning.
 
-    The first answer is held against that of `fn`, where there is memory for it. `seconds` is what the first call took
-    in all.
+    backend     `inductor` (generated code), `traced` (the traced graph, one operator after the other)
+
+    The first result is checked against the one of `fn`, where there is memory for it. `fell_back` says whether `fn`
+    itself runs, `seconds` what the first call took in all.
     """
 
-    def __init__(self, fn: Callable[..., Any], *, name: str, backend: str | Callable[..., Any] = "inductor") -> None:
-        self._fn, self._name, self._backend = fn, name, backend
+    def __init__(self, fn: Callable[..., Any], *, name: str, backend: Backend | None = None) -> None:
+        self._fn, self._name, self._backend = fn, name, backend or inductor
         self._run: Callable[..., Any] | None = None
         self.seconds = 0.0
         self.fell_back = False
-        # One code compiled for many nets: torch stops at the eighth otherwise.
-        limit = torch._dynamo.config.accumulated_recompile_limit
-        self._many_nets = torch._dynamo.config.patch(recompile_limit=limit)
 
     def __call__(self, *args: Any) -> Any:
-        with self._many_nets:
-            return self._call(*args)
+        return self._first(*args) if self._run is None else self._run(*args)
 
-    def _call(self, *args: Any) -> Any:
-        if self._run is not None:
-            return self._run(*args)
+    def _first(self, *args: Any) -> Any:
         begun = time.perf_counter()
-        _keep_cache()
-        plain = self._plain(*args)
+        expected = self._expected(*args)
         try:
-            fast = torch.compile(
-                self._fn, dynamic=False, fullgraph=True, backend=self._backend, options=self._options(args)
-            )
-            out = fast(*args)
-            if plain is not None:
-                _hold(out, plain)
+            with _Quiet():
+                fast = compiled(self._fn, args, self._backend)
+                out = fast(*args)
+            if expected is not None:
+                check_close(out, expected)
             self._run = fast
-        except Exception as why:  # whatever the compiler meets, the plain function still works
+        except Exception as why:  # whatever the compiler meets, the eager function still works
+            self._run, self.fell_back = self._fn, True
             reason = str(why).strip().splitlines()
             warnings.warn(
                 f"the {self._name} could not be compiled and runs eagerly, with the same results but slower: "
                 f"{type(why).__name__}: {reason[0] if reason else 'no reason given'}",
-                stacklevel=2,
+                CompilationFellBack,
+                stacklevel=3,
             )
-            self._run, self.fell_back = self._fn, True
-            out = self._fn(*args) if plain is None else plain
+            out = self._fn(*args) if expected is None else expected
         self.seconds = time.perf_counter() - begun
         return out
 
-    def _options(self, args: Any) -> dict[str, Any] | None:
-        """Our own passes, where inductor compiles for a GPU."""
-        on_gpu = next((t.device for t in _tensors(args) if t.is_cuda), None)
-        return kernels.options(in_use(on_gpu)) if on_gpu and self._backend == "inductor" else None
-
-    def _plain(self, *args: Any) -> Any:
-        """The eager answer; None where it takes more memory than there is, which the compiled one may not."""
+    def _expected(self, *args: Any) -> Any:
+        """The eager result; None where it takes more memory than there is, which the compiled one may not."""
         try:
             return self._fn(*args)
         except torch.OutOfMemoryError:
             return None
 
 
-def own_function(model: nn.Module, x: Tensor) -> str:
-    """The name of an `autograd.Function` of the model's own making, or an empty string.
+def compiled(fn: Callable[..., Any], args: tuple[Any, ...], backend: Backend) -> Callable[..., Any]:
+    """`fn` compiled for arguments of the shapes, dtypes and devices of `args`."""
+    graph, constants, out_spec = trace(fn, args)
+    with torch.no_grad(), _without_autocast():
+        run = backend(graph, [*_leaves(args), *constants])
 
-    torch (2.11 to 2.13) compiles such a function wrongly under `torch.func`: its second derivatives are lost, silently.
+    def call(*args: Any) -> Any:
+        with torch.no_grad(), _without_autocast():  # the casts are in the graph
+            return pytree.tree_unflatten(list(run(*_leaves(args), *constants)), out_spec)
+
+    return call
+
+
+def trace(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[GraphModule, list[Tensor], pytree.TreeSpec]:
+    """`fn` as a graph of torch's operators, the tensors it holds besides its arguments, and the shape of its result.
+
+    Those tensors are inputs of the graph, behind the arguments: they may change in place.
     """
-    with second_order(model), torch.enable_grad():
-        end = model(x[:1].detach().requires_grad_()).grad_fn
-    seen, ahead = set[Any](), [end]
-    while ahead:
-        node = ahead.pop()
-        if node is None or node in seen:
-            continue
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
-            return type(node).__name__.removesuffix("Backward")
-        seen.add(node)
-        ahead += [before for before, _ in node.next_functions]
-    return ""
+    leaves, spec = pytree.tree_flatten(args)
+    specs: list[pytree.TreeSpec] = []
+
+    def of_leaves(*tensors: Tensor) -> list[Tensor]:
+        out, out_spec = pytree.tree_flatten(fn(*pytree.tree_unflatten(tensors, spec)))
+        specs.append(out_spec)
+        return out
+
+    with PointwisePools():
+        module = make_fx(of_leaves, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+    graph = module.graph
+    graph.set_codegen(CodeGen())
+    for node in [n for n in graph.nodes if n.target is torch.ops.aten.detach.default]:
+        node.replace_all_uses_with(node.args[0])
+        graph.erase_node(node)
+    graph.eliminate_dead_code()
+    constants = _lift_constants(module)
+    module.recompile()
+    return module, constants, specs[0]
 
 
-def restless(model: nn.Module, x: Tensor) -> bool:
-    """Whether the model as it is answers otherwise than when it is still, or moves its buffers: dropout by function,
-    statistics of its own. Compiled steps take the clean loss of the still one.
-    """
+def _lift_constants(module: GraphModule) -> list[Tensor]:
+    """Make the tensors that a graph holds inputs of it; returns them in order."""
+    graph, lifted = module.graph, dict[str, Any]()
+    held = [n for n in graph.nodes if n.op == "get_attr" and isinstance(getattr(module, n.target, None), Tensor)]
+    first = next(n for n in graph.nodes if n.op != "placeholder")
+    for node in held:
+        if node.target not in lifted:
+            with graph.inserting_before(first):
+                lifted[node.target] = graph.placeholder(str(node.target).replace(".", "_"))
+            lifted[node.target].meta = dict(node.meta)
+        node.replace_all_uses_with(lifted[node.target])
+        graph.erase_node(node)
+    return [getattr(module, name).detach() for name in lifted]
+
+
+def inductor(graph: GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+    """Code generated by torch's compiler, kept in the user's cache folder between runs."""
+    _keep_cache()
+    # torch 2.13 generates wrong code for a CPU (UnboundLocalError) when it reorders the scatter of a max-pool.
+    options: dict[str, Any] = {"reorder_for_peak_memory": False}
+    if any(t.is_cuda for t in inputs):
+        # Tiles of a pool are computed where they are used, not stored; 32, 64 and 400 were slower on an H200.
+        options |= {"realize_acc_reads_threshold": 16, "realize_opcount_threshold": 200}
+    # By torch.compile, although nothing is left to trace: torch._inductor.compile bypasses the cache.
+    return torch.compile(graph.forward, fullgraph=True, dynamic=False, options=options)
+
+
+def traced(graph: GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+    """The graph itself, one operator after the other: no code is generated."""
+    return graph.forward
+
+
+class _Quiet(warnings.catch_warnings):
+    """While open, no warning is shown: the compiler's own advice (TF32, online softmax, …) is not for the user."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        warnings.simplefilter("ignore")
+
+
+def _without_autocast() -> ExitStack:
+    stack = ExitStack()
+    for kind in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(kind):
+            stack.enter_context(torch.autocast(kind, enabled=False))
+    return stack
+
+
+def _leaves(args: Any) -> list[Tensor]:
+    return pytree.tree_leaves(args)
+
+
+def train_mode_differs(model: nn.Module, x: Tensor) -> bool:
+    """Whether train mode, as far as it is on, changes the outputs or the buffers; then only eager steps are right."""
     if not any(part.training for part in model.modules()):
         return False
+    if any(p.training and isinstance(p, nn.modules.batchnorm._BatchNorm) for p in model.modules()):
+        return True
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), torch.no_grad():
         own = model(x)
-        moved = any(name not in kept or not _alike(buffer, kept[name]) for name, buffer in model.named_buffers())
+        moved = any(name not in kept or not _same(buffer, kept[name]) for name, buffer in model.named_buffers())
         for name, buffer in model.named_buffers():
             if name in kept:
                 buffer.copy_(kept[name])
         with second_order(model):
-            return moved or not _alike(own, model(x))
+            return moved or not _same(own, model(x))
 
 
-def _alike(a: Tensor, b: Tensor) -> bool:
+def _same(a: Tensor, b: Tensor) -> bool:
     """Equal but for the rounding of other kernels."""
     a, b = a.double(), b.double()
     largest = b.nan_to_num(0.0, 0.0, 0.0).abs().max() if b.numel() else 0.0
     return a.shape == b.shape and torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(largest), equal_nan=True)
 
 
-def _hold(ours: Any, theirs: Any) -> None:
-    """Refuse a compiled answer that rounding does not explain; nan stands for nan."""
-    pairs = list(zip(_tensors(ours), _tensors(theirs), strict=True))
+def check_close(ours: Any, theirs: Any) -> None:
+    """Refuse a compiled result that rounding does not explain; NaN must meet NaN."""
+    pairs = [
+        (a.detach().double(), b.detach().double())
+        for a, b in zip(_leaves(ours), _leaves(theirs), strict=True)
+        if b.is_floating_point()
+    ]
     apart, size = (
-        sum(float(t.detach().double().nan_to_num(0.0).square().sum()) for t in each)
+        sum(float(t.nan_to_num(0.0).square().sum()) for t in each)
         for each in ([a - b for a, b in pairs], [b for _, b in pairs])
     )
     allowed = ALLOWED[in_use(pairs[0][1].device)]
@@ -139,16 +214,6 @@ def _hold(ours: Any, theirs: Any) -> None:
     if lost or apart > allowed**2 * size:
         share = (apart / max(size, 1e-300)) ** 0.5
         raise WrongWhenCompiled(f"{share:.2g} of its size away from the eager one, where rounding explains {allowed:g}")
-
-
-def _tensors(answer: Any) -> Iterator[Tensor]:
-    """The floating-point tensors of a nested answer, in order."""
-    if isinstance(answer, Tensor):
-        if answer.is_floating_point():
-            yield answer
-    else:
-        for inner in answer.values() if isinstance(answer, Mapping) else answer:
-            yield from _tensors(inner)
 
 
 def _keep_cache() -> None:

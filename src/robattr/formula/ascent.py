@@ -16,7 +16,7 @@ from torch import Tensor
 
 from robattr.errors import InvalidInput
 from robattr.formula.neighbourhoods import Neighbourhood, Rand
-from robattr.formula.network import no_gradient, transformed
+from robattr.formula.network import no_gradient, per_example
 
 Value: TypeAlias = Callable[[Tensor], Tensor]
 """J: z (B, ...) ↦ (B,), what the adversary maximises, each example on its own."""
@@ -32,27 +32,15 @@ def grad_and_value(value: Value, *, allow_zero: bool = False) -> GradAndValue:
     linear network are locally constant, its loss is not.
     """
 
-    def sum_and_each(z: Tensor) -> tuple[Tensor, Tensor]:
-        each = value(z)
-        if each.shape != z.shape[:1]:
-            raise InvalidInput(
-                f"expected one number per example, shape ({len(z)},), got {tuple(each.shape)}: do not average or sum "
-                "over the batch"
-            )
-        return each.sum(), each
-
     def found(z: Tensor) -> tuple[Tensor, Tensor]:
-        if transformed():
-            gradient, (_, each) = torch.func.grad_and_value(sum_and_each, has_aux=True)(z)
-            return gradient, each
         with torch.enable_grad():
             v = z.detach().requires_grad_()
-            total, each = sum_and_each(v)
-            if not total.requires_grad:
+            each = per_example(value(v), z)
+            if not each.requires_grad:
                 if not allow_zero:
                     raise no_gradient()
                 return torch.zeros_like(z), each
-            (gradient,) = torch.autograd.grad(total, v, materialize_grads=True)
+            (gradient,) = torch.autograd.grad(each.sum(), v, materialize_grads=True)
         return gradient, each.detach()
 
     return found
@@ -94,6 +82,8 @@ class PGD:
     def __post_init__(self) -> None:
         if isinstance(self.steps, bool) or not isinstance(self.steps, Integral) or self.steps < 0:
             raise InvalidInput(f"PGD expects a whole number of steps ≥ 0, got {self.steps!r}")
+        if isinstance(self.step_size, Tensor):  # from the engine: a ramp changes it without compiling again
+            return
         if not isinstance(self.step_size, Real) or not 0.0 <= self.step_size < float("inf"):
             raise InvalidInput(f"PGD expects a step size ≥ 0, got {self.step_size!r}")
 

@@ -7,18 +7,19 @@ Shapes: B examples; x, x' (B, ...); h (B, *h); m nodes, evaluated together in ch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.func import vjp
 
 from robattr.errors import InvalidInput
 from robattr.formula.checks import check_batch, check_model
 from robattr.formula.layers import AtOutput, Layer, at_input, input_gradient
-from robattr.formula.network import Bound, Model, bind, gradient, pulled_back, second_order
+from robattr.formula.network import Bound, Model, bind, gradient, per_example, second_order, vjp
 from robattr.formula.paths import Path, straight
 from robattr.formula.quadrature import Rule, midpoint
 from robattr.formula.scalars import OF_THE_OUTPUT, Scalar, cross_entropy
@@ -76,12 +77,13 @@ class IG:
 
     def _integral(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
         if isinstance(self.at, AtOutput):
-            return self.of(net, x1, y) - self.of(net, x, y)
+            at_x1, at_x = (per_example(self.of(net, z, y), z) for z in (x1, x))
+            return at_x1 - at_x
         pairs = list(zip(self.rule.nodes, self.rule.weights, strict=True))
         size = self.chunk or len(pairs)
         chunks = [pairs[i : i + size] for i in range(0, len(pairs), size)]
         if len(chunks) == 1 or net.module is None:
-            return _sum([self._partial(net, x, x1, y, chunk) for chunk in chunks])
+            return _sum(self._partial(net, x, x1, y, chunk) for chunk in chunks)
 
         names = list(net.parameters)
 
@@ -137,7 +139,7 @@ class IG:
         slopes = gradient(lambda v: self.of(g, v.clone(), y), nodes)
         slope = _weighted(slopes, [w for _, w in chunk])
         # At zero, which depends on nothing: at x autograd would differentiate the slope as well.
-        return pulled_back(h, torch.zeros_like(x), slope)
+        return vjp(h, torch.zeros_like(x), slope)
 
 
 def _weighted(each: Tensor, weights: list[float]) -> Tensor:
@@ -146,7 +148,7 @@ def _weighted(each: Tensor, weights: list[float]) -> Tensor:
     if len(set(weights)) == 1:
         return weights[0] * nodes.sum(0)
     # No tensor of weights: a copy to the device would break a CUDA graph.
-    return _sum([w * node for w, node in zip(weights, nodes, strict=True)])
+    return _sum(w * node for w, node in zip(weights, nodes, strict=True))
 
 
 class _Recomputed(torch.autograd.Function):
@@ -157,46 +159,31 @@ class _Recomputed(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(work: tuple[list[Callable[..., Tensor]], Bound], *tensors: Tensor) -> Tensor:
-        parts, _ = work
-        with torch.no_grad():
-            total = parts[0](*tensors)
-            for part in parts[1:]:
-                total = total + part(*tensors)
-        return total
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.work = inputs[0]
-        ctx.save_for_backward(*inputs[1:])
+    def forward(ctx: Any, work: tuple[list[Callable[..., Tensor]], Bound], *tensors: Tensor) -> Tensor:
+        ctx.work = work
+        ctx.save_for_backward(*tensors)
+        return _sum(part(*tensors) for part in work[0])
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor | None, ...]:
-        tensors = ctx.saved_tensors
         parts, net = ctx.work
         wanted = [i for i, needed in enumerate(ctx.needs_input_grad[1:]) if needed]
-        total: list[Tensor] | None = None
-        # The backward pass may run long after the forward one: the network must be still again.
-        with second_order(net):
+        total: dict[int, Tensor] = {}
+        again = torch.is_grad_enabled()  # whether this pass is itself differentiated
+        # The backward pass may run long after the forward one: the network must be in eval mode again.
+        with second_order(net), torch.enable_grad():
             for part in parts:
-
-                def of_wanted(*free: Tensor, part: Callable[..., Tensor] = part) -> Tensor:
-                    filled = list(tensors)
-                    for i, value in zip(wanted, free, strict=True):
-                        filled[i] = value
-                    return part(*filled)
-
-                pull = vjp(of_wanted, *(tensors[i] for i in wanted))[1]
-                gradients = pull(v)
-                total = list(gradients) if total is None else [a + b for a, b in zip(total, gradients, strict=True)]
-        out: list[Tensor | None] = [None] * len(tensors)
-        for i, each in zip(wanted, total or [], strict=True):
-            out[i] = each
-        return (None, *out)
+                # Fresh views, so that the derivative in x does not include what x' owes to x.
+                tensors = [t.view_as(t) if again else t.detach() for t in ctx.saved_tensors]
+                for i in wanted:
+                    tensors[i].requires_grad_()
+                found = torch.autograd.grad(
+                    part(*tensors), [tensors[i] for i in wanted], v, create_graph=again, materialize_grads=True
+                )
+                for i, each in zip(wanted, found, strict=True):
+                    total[i] = total[i] + each if i in total else each
+        return (None, *(total.get(i) for i in range(len(ctx.saved_tensors))))
 
 
-def _sum(parts: list[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+def _sum(parts: Iterable[Tensor]) -> Tensor:
+    return reduce(operator.add, parts)

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from robattr.errors import InvalidInput, UnsupportedModel, nearest
 from robattr.formula.attribution import IG
@@ -115,10 +114,7 @@ class _FlatNet(Bound):
             else e
             for e in self.extra
         ]
-        if self.module is None:
-            out = self.call(*inputs, *extra)
-        else:
-            out = functional_call(self.module, {**self.parameters, **self.buffers}, (*inputs, *extra))
+        out = self.run(*inputs, *extra)
         return out[:, None] if out.dim() == 1 else out
 
     def with_parameters(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor] | None = None) -> Bound:

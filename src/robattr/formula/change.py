@@ -17,7 +17,7 @@ from torch import Tensor
 from robattr.errors import InvalidInput
 from robattr.formula.attribution import Attribution
 from robattr.formula.checks import check_batch, check_model
-from robattr.formula.network import Bound, Model, bind, second_order
+from robattr.formula.network import Bound, Model, bind, per_example, second_order
 
 
 class Term(Protocol):
@@ -34,14 +34,14 @@ class Measured:
     attribution: Attribution
 
     def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
-        return self.size(self.attribution(model, x, x1, y))
+        return per_example(self.size(self.attribution(model, x, x1, y)), x, self.size)
 
 
 @dataclass(frozen=True)
 class Change:
-    """d(x, x') = Σ_i c_i · d_i(x, x'); the empty sum is no change at all."""
+    """d(x, x') = Σ_i c_i · d_i(x, x'); the empty sum is no change at all. The engine's c_i are tensors."""
 
-    terms: tuple[tuple[float, Term], ...] = ()
+    terms: tuple[tuple[float | Tensor, Term], ...] = ()
 
     def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
         if isinstance(model, Bound):
@@ -54,7 +54,7 @@ class Change:
     def _value(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
         value = torch.zeros(len(x), dtype=x.dtype, device=x.device)
         for c, term in self.terms:
-            value = value + c * term(net, x, x1, y)
+            value = value + c * per_example(term(net, x, x1, y), x, term)
         return value
 
     def __add__(self, other: Change) -> Change:

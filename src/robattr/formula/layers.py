@@ -10,11 +10,10 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, jvp
 from torch.utils.hooks import RemovableHandle
 
 from robattr.errors import InvalidInput, UnsupportedModel, nearest
-from robattr.formula.network import Bound, gradient
+from robattr.formula.network import Bound, gradient, no_gradient, per_example
 from robattr.formula.scalars import Scalar
 
 
@@ -45,8 +44,7 @@ class AtOutput:
     """
 
     def integrand(self, of: Scalar, net: Bound, z: Tensor, dz: Tensor, y: Tensor) -> Tensor:
-        out: Tensor = jvp(lambda v: of(net, v, y), (z,), (dz,))[1]
-        return out
+        return (input_gradient(of, net, z, y) * dz).flatten(1).sum(1)
 
 
 @dataclass(frozen=True)
@@ -60,35 +58,35 @@ class AtLayer:
     name: str
 
     def integrand(self, of: Scalar, net: Bound, z: Tensor, dz: Tensor, y: Tensor) -> Tensor:
-        layer = self._find(net)
+        """∂g/∂h by one reverse pass, and J_h r' by two: u ↦ J_hᵀu is linear, and its transpose takes r' to J_h r'."""
+        wanted = torch.is_grad_enabled()
+        with torch.enable_grad():
+            v = z if z.requires_grad else z.detach().requires_grad_()
+            value, h = self._forward(of, net, v, y)
+            if not h.requires_grad or not value.requires_grad:
+                raise no_gradient()
+            (slope,) = _grad(per_example(value, z).sum(), h, create_graph=wanted)
+            u = torch.zeros_like(h, requires_grad=True)
+            (back,) = _grad(h, v, u, create_graph=True)
+            (velocity,) = _grad(back, u, dz, create_graph=wanted)
+        return slope * velocity
 
-        def h(v: Tensor) -> Tensor:
-            seen: list[Tensor] = []
+    def _forward(self, of: Scalar, net: Bound, v: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """f(v) and h(v), in one graph."""
+        seen: list[Tensor] = []
 
-            def capture(_module: nn.Module, _args: object, out: Tensor) -> None:
-                # A clone, because an in-place activation behind the layer would overwrite what was seen.
-                seen.append(self._tensor(out).clone())
+        def capture(_module: nn.Module, _args: object, out: Tensor) -> Tensor:
+            seen.append(self._tensor(out))
+            return out.clone()  # an in-place activation behind the layer would overwrite what was seen
 
-            with _Hook(layer.register_forward_hook(capture)):
-                of(net, v, y)
-            if len(seen) != 1:
-                raise UnsupportedModel(
-                    f"expected layer {self.name!r} to run once per forward pass, it ran {len(seen)} times: "
-                    "attribute at a layer that runs once"
-                )
-            return seen[0]
-
-        def g(shift: Tensor) -> Tensor:
-            def add(_module: nn.Module, _args: object, out: Tensor) -> Tensor:
-                return out + shift
-
-            with _Hook(layer.register_forward_hook(add)):
-                return of(net, z, y).sum()
-
-        value, velocity = jvp(h, (z,), (dz,))[:2]
-        slope: Tensor = grad(g)(torch.zeros_like(value))
-        out: Tensor = slope * velocity
-        return out
+        with _Hook(self._find(net).register_forward_hook(capture)):
+            value = of(net, v, y)
+        if len(seen) != 1:
+            raise UnsupportedModel(
+                f"expected layer {self.name!r} to run once per forward pass, it ran {len(seen)} times: "
+                "attribute at a layer that runs once"
+            )
+        return value, seen[0]
 
     def _find(self, net: Bound) -> nn.Module:
         if net.module is None:
@@ -106,6 +104,10 @@ class AtLayer:
                 f"expected layer {self.name!r} to return one tensor, got {type(out).__name__}: choose a layer inside it"
             )
         return out
+
+
+def _grad(of: Tensor, at: Tensor, v: Tensor | None = None, *, create_graph: bool) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(of, at, v, retain_graph=True, create_graph=create_graph, materialize_grads=True)
 
 
 class _Hook:

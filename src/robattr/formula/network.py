@@ -5,7 +5,7 @@ The formula differentiates the network twice, many times, at points the user nev
 - *bound*: called through `torch.func.functional_call`, with its live parameters and a private copy of its buffers;
 - *still*: dropout off and batch-norm statistics frozen, along the path and inside the max;
 - *twice differentiable*: attention runs the plain (math) kernel, recurrent layers leave cuDNN, because the fused ones
-  have no second derivative.
+  have no second derivative; second derivatives of convolutions are weight gradients (`formula.convolution`).
 
 Nothing of this outlives the call: train/eval flags, `requires_grad` and buffers are as they were, exceptions included.
 """
@@ -18,10 +18,11 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vjp
+from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from robattr.errors import InvalidInput, UnsupportedModel
+from robattr.formula.convolution import CustomDerivatives
 
 Model: TypeAlias = Callable[[Tensor], Tensor]
 """Anything that maps inputs (B, ...) to logits (B, classes): an `nn.Module`, or any callable."""
@@ -42,7 +43,7 @@ class Bound:
     """The network as a pure function x ↦ logits of explicit parameters and buffers.
 
     A plain callable has no module: then `parameters` is empty and the call goes straight through. `halves` are those of
-    the module, where it has them. (A plain class, because torch 2.11 cannot trace the making of a frozen dataclass.)
+    the module, where it has them.
     """
 
     def __init__(
@@ -57,10 +58,15 @@ class Bound:
         self.parameters, self.buffers = parameters or {}, buffers or {}
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.module is None:
-            return self.call(x)
-        out: Tensor = functional_call(self.module, {**self.parameters, **self.buffers}, (x,))
-        return out
+        return self.run(x)
+
+    def run(self, *inputs: object) -> Tensor:
+        """The network on any inputs, its convolutions with derivatives of our own."""
+        with CustomDerivatives():
+            if self.module is None:
+                return self.call(*inputs)  # type: ignore[arg-type]
+            out: Tensor = functional_call(self.module, {**self.parameters, **self.buffers}, inputs)
+            return out
 
     def detach(self) -> Bound:
         """The same network with constant parameters: what an adversary needs, at a third of the cost."""
@@ -123,40 +129,29 @@ def _altered(m: nn.Module) -> bool:
     return any(hooks) or "forward" in vars(m)
 
 
-def transformed() -> bool:
-    """Whether `torch.func` or the compiler is at work around this call: plain autograd cannot run inside them."""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+def per_example(value: Tensor, x: Tensor, source: object = "the value") -> Tensor:
+    """`value` of `source`, refused where it is not one number per example of x: a mean would count B times."""
+    if value.shape != x.shape[:1]:
+        name = source if isinstance(source, str) else getattr(source, "__name__", repr(source))
+        raise InvalidInput(
+            f"expected one number per example from {name}, shape ({len(x)},), got {tuple(value.shape)}: do not average "
+            "or sum over the batch"
+        )
+    return value
 
 
 def gradient(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    """∇_z Σ f(z), itself differentiable in z and in all that f holds.
-
-    By `torch.func` under its own transforms and the compiler; elsewhere by plain autograd, which costs a small network
-    a fifth less. The numbers are the same.
-    """
-
-    def total(v: Tensor) -> Tensor:
-        value = f(v)
-        if value.shape != z.shape[:1]:
-            raise InvalidInput(
-                f"expected one number per example, shape ({len(z)},), got {tuple(value.shape)}: do not average or sum "
-                "over the batch"
-            )
-        return value.sum()
-
-    if transformed():
-        out: Tensor = grad(total)(z)
-        return out
+    """∇_z Σ f(z), itself differentiable in z and in all that f holds."""
     wanted = torch.is_grad_enabled()
     with torch.enable_grad():
         v = z if z.requires_grad else z.detach().requires_grad_()
-        value = total(v)
-        slope = None
+        value = per_example(f(v), z)
+        found = None
         if value.requires_grad:
-            (slope,) = torch.autograd.grad(value, v, create_graph=wanted, allow_unused=True)
-    if slope is None:  # a zero here would be an attribution of nothing, and an attack that never moves
+            (found,) = torch.autograd.grad(value.sum(), v, create_graph=wanted, allow_unused=True)
+    if found is None:  # a zero here would be an attribution of nothing, and an attack that never moves
         raise no_gradient()
-    return slope
+    return found
 
 
 def no_gradient() -> UnsupportedModel:
@@ -167,15 +162,12 @@ def no_gradient() -> UnsupportedModel:
     )
 
 
-def pulled_back(f: Callable[[Tensor], Tensor], z: Tensor, slope: Tensor) -> Tensor:
-    """J_f(z)ᵀ slope, differentiable in `slope` and in all that f holds: how `gradient` goes through f."""
-    if transformed():
-        out: Tensor = vjp(f, z)[1](slope)[0]
-        return out
+def vjp(f: Callable[[Tensor], Tensor], z: Tensor, v: Tensor) -> Tensor:
+    """J_f(z)ᵀ v, differentiable in v and in all that f holds."""
     wanted = torch.is_grad_enabled()
     with torch.enable_grad():
-        v = z.detach().requires_grad_()
-        (back,) = torch.autograd.grad(f(v), v, slope, create_graph=wanted)
+        point = z.detach().requires_grad_()
+        (back,) = torch.autograd.grad(f(point), point, v, create_graph=wanted)
     return back
 
 

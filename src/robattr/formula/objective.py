@@ -18,7 +18,7 @@ from robattr.formula.ascent import PGD, Ascent, maximise
 from robattr.formula.change import Change
 from robattr.formula.checks import check_batch, check_model
 from robattr.formula.neighbourhoods import Everywhere, Neighbourhood, Rand, check_bounds
-from robattr.formula.network import Bound, Model, bind, second_order
+from robattr.formula.network import Bound, Model, bind, per_example, second_order
 from robattr.formula.scalars import Scalar, cross_entropy
 
 
@@ -34,7 +34,7 @@ class Rho:
     loss: Tensor
     penalty: Tensor
     worst: Tensor
-    weight: float = 1.0
+    weight: float | Tensor = 1.0
     cost: Tensor | None = None
 
     @property
@@ -50,22 +50,26 @@ class Robust:
     change    d, what the maximum is taken of        within    N(x, ε)
     by        the adversary                          weight    λ
     attacked  the coarser change that the adversary sees (a smaller m); `change` itself when None
-    of        ℓ, the clean loss
+    loss      ℓ, the clean loss
 
     The adversary sees constant parameters, and x* is a constant of the gradient step, as in the paper's section 4.
-    Inside the max and along the path the network is still (see `robattr.formula.network`); the clean loss sees the
-    module as it is.
+    Inside the max and along the path the network is in eval mode (see `robattr.formula.network`); the clean loss sees
+    the module as it is.
+
+    ρ consists of three pure functions, which every way to run it calls, eager, compiled or distributed: the clean loss
+    `clean`, the value `climbed` by the adversary, and the `penalty` at x*. λ, the coefficients of a change, ε and the
+    step size may be tensors: that is how the engine changes them without compiling again.
     """
 
     change: Change = field(default_factory=Change)
     within: Neighbourhood = field(default_factory=Everywhere)
     by: Ascent = field(default_factory=lambda: PGD(steps=0, step_size=0.0))
-    weight: float = 1.0
+    weight: float | Tensor = 1.0
     attacked: Change | None = None
-    of: Scalar = cross_entropy
+    loss: Scalar = cross_entropy
 
     def __post_init__(self) -> None:
-        _check(self.weight, self.within, self.by)
+        _check(self.weight, self.within, self.by, self.loss)
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
@@ -74,12 +78,30 @@ class Robust:
         check_model(model)
         check_batch(model, x, y, *(() if start is None else (start,)))
         check_bounds(x, self.within.bounds)
-        loss = self.of(model, x, y)
+        return self.unchecked(model, x, y, start=start, rand=rand)
+
+    def unchecked(
+        self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
+    ) -> Rho:
+        """ρ at a batch that has been checked; a check waits for the device."""
+        loss = self.clean(model, x, y)  # first: in train mode it moves the buffers that are bound next
         net = bind(model)
         with second_order(model):
             worst = self.attack(net.detach(), x, y, start=start, rand=rand)
-            penalty = self.change(net, x, worst, y)
+            penalty = self.penalty(net, x, worst, y)
         return Rho(loss, penalty, worst, self.weight)
+
+    def clean(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
+        """ℓ(x, y), (B,)."""
+        return per_example(self.loss(model, x, y), x, self.loss)
+
+    def climbed(self, net: Bound, x: Tensor, z: Tensor, y: Tensor) -> Tensor:
+        """d(x, z) as the adversary sees it, (B,)."""
+        return (self.attacked or self.change)(net, x, z, y)
+
+    def penalty(self, net: Bound, x: Tensor, z: Tensor, y: Tensor) -> Tensor:
+        """d(x, z) as it is punished, (B,)."""
+        return self.change(net, x, z, y)
 
     def attack(
         self, net: Bound, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
@@ -87,8 +109,7 @@ class Robust:
         """x*, the attack step alone, on an already bound network."""
         if not self.change.terms:
             return x.detach()
-        seen = self.attacked or self.change
-        return maximise(self.by, lambda z: seen(net, x, z, y), x.detach(), self.within, start=start, rand=rand)
+        return maximise(self.by, lambda z: self.climbed(net, x, z, y), x.detach(), self.within, start=start, rand=rand)
 
 
 @dataclass
@@ -108,7 +129,7 @@ class Distributional:
     by: Ascent
     weight: float = 1.0
     within: Neighbourhood = field(default_factory=Everywhere)
-    of: Scalar = cross_entropy
+    loss: Scalar = cross_entropy
     rate: float = 0.1
     gamma: Tensor = field(default_factory=lambda: torch.tensor(1.0, dtype=torch.float64))
 
@@ -119,7 +140,7 @@ class Distributional:
             raise InvalidInput(f"expected a finite rate of dual ascent ≥ 0, got {self.rate!r}")
         if not 0.0 < float(self.gamma) < float("inf"):
             raise InvalidInput(f"expected a finite γ > 0 at first, got {float(self.gamma)!r}: ascent multiplies it")
-        _check(self.weight, self.within, self.by)
+        _check(self.weight, self.within, self.by, self.loss)
 
     @property
     def lagrangian(self) -> Robust:
@@ -129,13 +150,16 @@ class Distributional:
             within=self.within,
             by=self.by,
             weight=self.weight,
-            of=self.of,
+            loss=self.loss,
         )
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
     ) -> Rho:
-        rho = self.lagrangian(model, x, y, start=start, rand=rand)
+        return self.dual(self.lagrangian(model, x, y, start=start, rand=rand), model, x, y)
+
+    def dual(self, rho: Rho, model: Model, x: Tensor, y: Tensor) -> Rho:
+        """The dual value and c(x, x*), from the `rho` of the Lagrangian."""
         with torch.no_grad(), second_order(model):
             spent = self.cost(bind(model), x, rho.worst, y)
         return replace(rho, penalty=rho.penalty + float(self.gamma) * self.budget, cost=spent)
@@ -151,10 +175,12 @@ class Distributional:
         self.gamma = self.gamma * math.exp(self.rate * (spent - self.budget) / (spent + self.budget))
 
 
-def _check(weight: float, within: Neighbourhood, by: Ascent) -> None:
-    if not 0.0 <= weight < float("inf"):
+def _check(weight: float | Tensor, within: Neighbourhood, by: Ascent, loss: Scalar) -> None:
+    if not isinstance(weight, Tensor) and not 0.0 <= weight < float("inf"):
         raise InvalidInput(f"expected a finite weight λ ≥ 0, got {weight!r}")
     if not hasattr(within, "project"):
         raise InvalidInput(f"expected a neighbourhood such as LinfBall(0.3) as `within`, got {within!r}")
     if not hasattr(by, "iterates"):
         raise InvalidInput(f"expected an adversary such as PGD(steps=40, step_size=0.01) as `by`, got {by!r}")
+    if not callable(loss):
+        raise InvalidInput(f"expected a loss such as cross_entropy, got {loss!r}")

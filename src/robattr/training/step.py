@@ -209,12 +209,12 @@ def train_step(
 
 def backward(state: TrainState, x: Tensor, y: Tensor, *, rand: Rand) -> Rho:
     """Σ ρ over the batch; adds its gradient to every `parameter.grad`."""
-    if not isinstance(state.objective, Distributional):
-        return state.engine(state.objective, x, y, rand=rand)
-    with precision(state.engine.arithmetic, x.device.type):  # γ changes at every step: not compiled
-        rho = state.objective(state.model, x, y, rand=rand)
-        rho.value.sum().backward()
-    return rho
+    objective = state.objective
+    if not isinstance(objective, Distributional):
+        return state.engine(objective, x, y, rand=rand)
+    rho = state.engine(objective.lagrangian, x, y, rand=rand)
+    with precision(state.engine.arithmetic, x.device.type):
+        return objective.dual(rho, state.model, x, y)
 
 
 @torch.no_grad()

@@ -1,0 +1,227 @@
+"""Convolutions whose derivatives, of every order, are convolutions, input gradients and weight gradients.
+
+⟨g, x ∗ W⟩ is linear in each of x, W and g. Its three partial derivatives are
+
+    Convolution(x, W) = x ∗ W        InputGradient(g, W) = ∂/∂x        WeightGradient(x, g) = ∂/∂W
+
+and the derivatives of each of them are the other two. torch instead writes ∂⟨v, InputGradient(g, W)⟩/∂W, which every
+step on ‖IG‖₁ needs, as a convolution of v whose kernel is g, as large as an image: GPUs have no fast kernel for that.
+
+`CustomDerivatives()` is the mode in which torch's convolutions are these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+aten = torch.ops.aten
+
+HALF_INPUT_GRADIENTS = True
+"""Whether input gradients on a GPU in tf32 run in scaled half precision. A switch for benchmarks."""
+
+
+class Geometry(NamedTuple):
+    """What a convolution is apart from its operands. `padding` holds numbers, the same at both ends of an axis."""
+
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    transposed: bool
+    output_padding: list[int]
+    groups: int
+
+
+class Convolution(torch.autograd.Function):
+    """x ∗ W + b."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, geometry: Geometry) -> Tensor:
+        # Each operand is kept only for the derivative in the other one.
+        ctx.save_for_backward(*_kept(ctx, x, w))
+        ctx.geometry, ctx.x_shape, ctx.w_shape = geometry, x.shape, w.shape
+        out: Tensor = aten.convolution(x, w, b, *geometry)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, w = ctx.saved_tensors
+        return (
+            applied(InputGradient, g, w, ctx.x_shape, ctx.geometry) if ctx.needs_input_grad[0] else None,
+            applied(WeightGradient, x, g, ctx.w_shape, ctx.geometry) if ctx.needs_input_grad[1] else None,
+            g.sum((0, *range(2, g.dim()))) if ctx.needs_input_grad[2] else None,
+            None,
+        )
+
+
+class InputGradient(torch.autograd.Function):
+    """∂⟨g, x ∗ W⟩/∂x."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, w: Tensor, shape: torch.Size, geometry: Geometry) -> Tensor:
+        ctx.save_for_backward(*_kept(ctx, g, w))
+        ctx.geometry, ctx.w_shape = geometry, w.shape
+        if HALF_INPUT_GRADIENTS and _half_pays(g, w, geometry):
+            return scaled_half(g, w, shape, geometry)
+        return _input_gradient(g, w, shape, geometry)
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> tuple[Tensor | None, ...]:
+        g, w = ctx.saved_tensors
+        return (
+            applied(Convolution, v, w, None, ctx.geometry) if ctx.needs_input_grad[0] else None,
+            applied(WeightGradient, v, g, ctx.w_shape, ctx.geometry) if ctx.needs_input_grad[1] else None,
+            None,
+            None,
+        )
+
+
+class WeightGradient(torch.autograd.Function):
+    """∂⟨g, x ∗ W⟩/∂W."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, g: Tensor, shape: torch.Size, geometry: Geometry) -> Tensor:
+        ctx.save_for_backward(*_kept(ctx, x, g))
+        ctx.geometry, ctx.x_shape = geometry, x.shape
+        out: Tensor = aten.convolution_backward(g, x, _blank(x, shape), None, *geometry, [False, True, False])[1]
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
+        x, g = ctx.saved_tensors
+        return (
+            applied(InputGradient, g, u, ctx.x_shape, ctx.geometry) if ctx.needs_input_grad[0] else None,
+            applied(Convolution, x, u, None, ctx.geometry) if ctx.needs_input_grad[1] else None,
+            None,
+            None,
+        )
+
+
+def applied(function: type[torch.autograd.Function], *args: Any) -> Tensor:
+    """`function.apply(*args)`, typed."""
+    out: Tensor = function.apply(*args)
+    return out
+
+
+def _kept(ctx: Any, a: Tensor, b: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Of two factors, those that the derivative in the other one needs."""
+    return (a if ctx.needs_input_grad[1] else None), (b if ctx.needs_input_grad[0] else None)
+
+
+def _input_gradient(g: Tensor, w: Tensor, shape: torch.Size, geometry: Geometry) -> Tensor:
+    out: Tensor = aten.convolution_backward(g, _blank(g, shape), w, None, *geometry, [True, False, False])[0]
+    return out
+
+
+def _blank(like: Tensor, shape: torch.Size) -> Tensor:
+    """An operand that tells its shape and memory layout alone."""
+    lasts = {4: torch.channels_last, 5: torch.channels_last_3d}
+    last = lasts.get(like.dim(), torch.contiguous_format)
+    form = torch.contiguous_format if like.is_contiguous() or not like.is_contiguous(memory_format=last) else last
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=form)
+
+
+def _half_pays(g: Tensor, w: Tensor, geometry: Geometry) -> bool:
+    """Whether tf32 is in use, and there are channels enough to fill the units that multiply in half precision."""
+    fits = w.dim() == 4 and min(w.shape[:2]) >= 8 and geometry.groups == 1 and not geometry.transposed
+    return fits and g.is_cuda and g.dtype == torch.float32 == w.dtype and torch.backends.cudnn.allow_tf32
+
+
+def scaled_half(g: Tensor, w: Tensor, shape: torch.Size, geometry: Geometry) -> Tensor:
+    """∂⟨g, x ∗ W⟩/∂x = InputGradient(half(2ᵃ g), half(2ᵇ W)) / 2ᵃ⁺ᵇ.
+
+    tf32 has the ten-bit mantissa of half precision, so that only range is lost; the powers of two keep it: they bring
+    the largest |g| to 2⁸ and the largest Σ|W| to 2⁷, and no sum exceeds 2¹⁵.
+    """
+    up = _power_of_two(g, 2.0**8), _power_of_two(w.abs().sum((0, 2, 3)), 2.0**7)
+    halves = [(each * by).half() for each, by in zip((g, w), up, strict=True)]
+    return _input_gradient(halves[0], halves[1], shape, geometry).float() / up[0] / up[1]
+
+
+def _power_of_two(values: Tensor, reach: float) -> Tensor:
+    """The largest power of two that keeps the largest |value| within `reach`, itself one."""
+    largest = values.abs().amax().clamp_min(2.0**-100)
+    return largest.reciprocal().log2().floor().exp2() * reach
+
+
+class CustomDerivatives(TorchFunctionMode):
+    """While active, torch's convolutions have the derivatives above."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        ours = CONVOLUTIONS.get(func)
+        out = None if ours is None else ours(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {})) if out is None else out
+
+
+def _conv(n: int) -> Callable[..., Tensor | None]:
+    """torch.conv{n}d; None where torch's own answers: inputs without a batch, wrong paddings, …"""
+
+    def conv(
+        input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor | None:  # fmt: skip
+        if input.dim() != n + 2 or weight.dim() != n + 2:
+            return None
+        stride, dilation = each_axis(stride, n), each_axis(dilation, n)
+        if isinstance(padding, str):
+            if padding not in ("valid", "same") or (padding == "same" and set(stride) != {1}):
+                return None
+            total = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, weight.shape[2:], strict=True)]
+            padding = [t // 2 for t in total]
+            if any(t % 2 for t in total):  # the odd row goes behind the image
+                input = F.pad(input, [side for t in reversed(total) for side in (0, t % 2)])
+        return _convolve(input, weight, bias, Geometry(stride, each_axis(padding, n), dilation, False, [0] * n, groups))
+
+    return conv
+
+
+def _conv_transpose(n: int) -> Callable[..., Tensor | None]:
+    def conv_transpose(
+        input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
+        groups: int = 1, dilation: Any = 1,
+    ) -> Tensor | None:  # fmt: skip
+        if input.dim() != n + 2 or weight.dim() != n + 2:
+            return None
+        stride, padding, output_padding, dilation = (
+            each_axis(each, n) for each in (stride, padding, output_padding, dilation)
+        )
+        return _convolve(input, weight, bias, Geometry(stride, padding, dilation, True, output_padding, groups))
+
+    return conv_transpose
+
+
+def _convolve(x: Tensor, w: Tensor, b: Tensor | None, geometry: Geometry) -> Tensor:
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind):  # by hand, because autocast does not see the operands of the derivatives
+        low = torch.get_autocast_dtype(kind)
+        x, w = (t if t.dtype == torch.float64 else t.to(low) for t in (x, w))
+        b = b if b is None else b.to(w.dtype)
+    return applied(Convolution, x, w, b, geometry)
+
+
+def each_axis(value: Any, n: int) -> list[int]:
+    """One number for each axis."""
+    several = [value] if isinstance(value, int) else list(value)
+    return several * n if len(several) == 1 else several
+
+
+CONVOLUTIONS: dict[Any, Callable[..., Tensor | None]] = {
+    **{f: _conv(n) for n, f in enumerate((torch.conv1d, torch.conv2d, torch.conv3d), 1)},
+    **{f: _conv(n) for n, f in enumerate((aten.conv1d.default, aten.conv2d.default, aten.conv3d.default), 1)},
+    **{f: _conv(n) for n, f in enumerate((aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding), 1)},
+    torch.conv_transpose1d: _conv_transpose(1),
+    torch.conv_transpose2d: _conv_transpose(2),
+    torch.conv_transpose3d: _conv_transpose(3),
+}
+"""What takes the place of each convolution; the operators are what an exported module calls."""

@@ -1,0 +1,244 @@
+"""Convolutions with our own derivatives: values agree with torch, and no kernel is as large as an image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.fx import GraphModule
+
+from robattr import IG, PGD, LinfBall, l1, midpoint, objectives
+from robattr.engine import Step, precision
+from robattr.engine.compiled import trace
+from robattr.formula import convolution
+from robattr.formula.convolution import CustomDerivatives, Geometry, scaled_half
+from robattr.formula.network import bind
+from robattr.models import flower_resnet, gtsrb_resnet, paper_cnn
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+# dimensions, side, kernel, stride, padding, dilation, groups
+CASES = {
+    "1d": (1, 6, 3, 1, 0, 1, 1),
+    "1d strided, grouped": (1, 7, 3, 2, 1, 1, 2),
+    "2d": (2, 4, 3, 1, 1, 1, 1),
+    "2d strided": (2, 5, 3, 2, 1, 1, 1),
+    "2d strided, remainder": (2, 6, 3, 2, 0, 1, 1),  # the last row is not read
+    "2d dilated, grouped": (2, 5, 2, 1, 1, 2, 2),
+    "2d, two strides and paddings": (2, 5, (3, 1), (2, 1), (1, 0), (1, 2), 1),
+    "2d valid": (2, 4, 2, 1, "valid", 1, 1),
+    "2d same": (2, 4, 3, 1, "same", 1, 1),
+    "2d same, even kernel": (2, 4, 2, 1, "same", 1, 1),
+    "3d strided": (3, 3, 2, 2, 1, 1, 1),
+    "3d same, grouped": (3, 2, (3, 2, 1), 1, "same", 1, 2),
+}
+CONVOLUTIONS: tuple[Callable[..., Tensor], ...] = (F.conv1d, F.conv2d, F.conv3d)
+TRANSPOSED: tuple[Callable[..., Tensor], ...] = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+
+
+def every_derivative(f: Callable[..., Tensor], *operands: Tensor) -> list[Tensor]:
+    """f, its gradients, and the gradients of ‖gradients‖²: every second derivative of the trilinear form."""
+    operands = tuple(t.detach().requires_grad_() for t in operands)
+    out = f(*operands)
+    v = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out).requires_grad_()
+    first = torch.autograd.grad((out.sin() * v).sum(), operands, create_graph=True)
+    size = torch.stack([g.square().sum() for g in first]).sum()
+    return [out, *first, *torch.autograd.grad(size, (*operands, v))]
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_derivatives_are_torchs(name: str, traced: bool) -> None:
+    n, side, kernel, stride, padding, dilation, groups = CASES[name]
+    sides = (kernel,) * n if isinstance(kernel, int) else kernel
+    x = torch.rand(2, 2, *(side,) * n, dtype=torch.float64)
+    w, b = torch.rand(4, 2 // groups, *sides, dtype=torch.float64), torch.rand(4, dtype=torch.float64)
+
+    def plain(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return CONVOLUTIONS[n - 1](x, w, b, stride, padding, dilation, groups)
+
+    def ours(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        with CustomDerivatives():
+            return plain(x, w, b)
+
+    if traced:
+        graph, _, _ = trace(lambda *t: every_derivative(ours, *t), (x, w, b))
+        found = graph(x, w, b)
+    else:
+        assert "Convolution" in type(ours(x.requires_grad_(), w, b).grad_fn).__name__
+        found = every_derivative(ours, x, w, b)
+    torch.testing.assert_close(found, every_derivative(plain, x, w, b), rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_derivatives_of_transposed_convolutions_are_torchs(n: int) -> None:
+    x, w = torch.rand(2, 4, *(3,) * n, dtype=torch.float64), torch.rand(4, 2, *(2,) * n, dtype=torch.float64)
+
+    def plain(x: Tensor, w: Tensor) -> Tensor:
+        return TRANSPOSED[n - 1](x, w, stride=2, padding=1, output_padding=1, groups=2)
+
+    def ours(x: Tensor, w: Tensor) -> Tensor:
+        with CustomDerivatives():
+            return plain(x, w)
+
+    pairs = zip(every_derivative(ours, x, w), every_derivative(plain, x, w), strict=True)
+    for found, expected in pairs:
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_finite_differences_agree() -> None:
+    """An oracle that does not share torch's own second derivatives."""
+
+    def ours(x: Tensor, w: Tensor) -> Tensor:
+        with CustomDerivatives():
+            return F.conv2d(x, w, stride=2, padding=1)
+
+    x = torch.rand(1, 2, 3, 3, dtype=torch.float64, requires_grad=True)
+    w = torch.rand(2, 2, 2, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(ours, (x, w))
+    assert torch.autograd.gradgradcheck(ours, (x, w))
+
+
+def test_what_torch_refuses_or_treats_otherwise_is_left_to_it() -> None:
+    x, w = torch.rand(2, 4, 4, requires_grad=True), torch.rand(3, 2, 3, 3)
+    with CustomDerivatives():
+        assert F.conv2d(x, w).shape == (3, 2, 2)  # without a batch
+        with pytest.raises(RuntimeError, match="Invalid padding string"):
+            F.conv2d(x[None], w, padding="full")
+        with pytest.raises(RuntimeError, match="padding='same' is not supported for strided"):
+            F.conv2d(x[None], w, padding="same", stride=2)
+
+
+def test_only_what_a_derivative_needs_is_kept() -> None:
+    """An attack, whose parameters are constant, keeps no activations for the sake of weight gradients."""
+    kept: list[Tensor] = []
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t)
+    x, w = torch.rand(1, 2, 4, 4, requires_grad=True), torch.rand(3, 2, 3, 3)
+    with CustomDerivatives(), hooks:
+        F.conv2d(x, w)
+    assert [t.shape for t in kept] == [w.shape]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_autocast_casts_as_it_does_for_torchs_convolution(dtype: torch.dtype) -> None:
+    x, w, b = torch.rand(2, 2, 4, 4, dtype=dtype), torch.rand(3, 2, 3, 3, dtype=dtype), torch.rand(3, dtype=dtype)
+    with precision("bf16", "cpu"):
+        expected = F.conv2d(x, w, b)
+        with CustomDerivatives():
+            free = [t.requires_grad_() for t in (x, w, b)]
+            out = F.conv2d(*free)
+            gradients = torch.autograd.grad(out.sum(), free, create_graph=True)
+            seconds = torch.autograd.grad(sum(g.square().sum() for g in gradients), [x, w])
+    assert torch.equal(out, expected)
+    assert {g.dtype for g in (*gradients, *seconds)} == {dtype}
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], float]] = {
+    "paper_cnn": (paper_cnn, (1, 28, 28), 1.0),
+    "gtsrb_resnet": (gtsrb_resnet, (3, 32, 32), 255.0),
+    "flower_resnet": (flower_resnet, (3, 32, 32), 255.0),
+    "grouped": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), nn.Linear(144, 3)
+        ),
+        (2, 8, 8), 1.0,
+    ),
+    "strided": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3, stride=2), nn.ReLU(), nn.Conv2d(4, 4, 3, stride=2, padding=1), nn.Flatten(),
+            nn.Linear(64, 3),
+        ),
+        (2, 16, 16), 1.0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_no_convolution_has_a_kernel_larger_than_its_output(name: str) -> None:
+    make, shape, high = NETWORKS[name]
+    net, x, y = make(), high * torch.rand(2, *shape), torch.tensor([0, 2])
+    change, bound = l1 @ IG(rule=midpoint(2)), bind(net)
+
+    def update(parameters: dict[str, Tensor], x: Tensor, x1: Tensor, y: Tensor) -> list[Tensor]:
+        with torch.enable_grad():
+            free = {k: p.detach().requires_grad_() for k, p in parameters.items()}
+            value = change(bound.with_parameters(free), x, x1, y).sum()
+            return list(torch.autograd.grad(value, list(free.values()), materialize_grads=True))
+
+    graph, _, _ = trace(update, ({k: p.detach() for k, p in net.named_parameters()}, x, high - x, y))
+    forward, larger = kernels(graph)
+    convolutions = sum(isinstance(m, nn.Conv2d) for m in net.modules())
+    assert forward >= convolutions
+    assert larger == 0
+
+
+def kernels(graph: GraphModule) -> tuple[int, int]:
+    """How many forward convolutions there are, and how many with a kernel larger than their output."""
+    sizes = [
+        (prod(node.args[1].meta["val"].shape[2:]), prod(node.meta["val"].shape[2:]))
+        for node in graph.graph.nodes
+        if node.target is torch.ops.aten.convolution.default
+    ]
+    return len(sizes), sum(kernel > output for kernel, output in sizes)
+
+
+def test_torchs_own_second_derivatives_would_be_counted() -> None:
+    """The count above is not blind."""
+
+    def update(x: Tensor, w: Tensor) -> Tensor:
+        x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+        (g,) = torch.autograd.grad(F.conv2d(x, w).square().sum(), x, create_graph=True)
+        return torch.autograd.grad(g.abs().sum(), w)[0]
+
+    graph, _, _ = trace(update, (torch.rand(2, 3, 8, 8), torch.rand(4, 3, 3, 3)))
+    assert kernels(graph)[1] > 0
+
+
+U = 2.0**-11
+"""The unit roundoff of half precision, and of tf32."""
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("scale", [1.0, 1e-28, 1e12, 0.0])
+def test_scaled_half_precision_keeps_tf32s_error_and_float32s_range(
+    scale: float, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """|error| ≤ 4u · InputGradient(|g|, |W|), entry by entry: two operands and the result round, sums add less than u.
+
+    A CPU without half-precision units may sum in half precision, so there the products of the rounded operands are
+    summed exactly and rounded once.
+    """
+    g, w = scale * torch.randn(4, 16, 8, 8, device=device), torch.randn(16, 8, 5, 5, device=device)
+    shape, geometry = torch.Size((4, 8, 8, 8)), Geometry([1, 1], [2, 2], [1, 1], False, [0, 0], 1)
+    exact = convolution._input_gradient(g.double(), w.double(), shape, geometry)
+    bound = convolution._input_gradient(g.double().abs(), w.double().abs(), shape, geometry)
+    if device == "cpu":
+        summed = convolution._input_gradient
+        monkeypatch.setattr(
+            convolution, "_input_gradient", lambda g, w, *how: summed(g.double(), w.double(), *how).half()
+        )
+    found = scaled_half(g, w, shape, geometry)
+    assert found.dtype == torch.float32
+    assert bool(((found.double() - exact).abs() <= 4 * U * bound).all())
+    assert scale == 0 or not torch.equal(found.double(), exact)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="tf32 is a GPU's")
+def test_input_gradients_of_tf32_run_in_half_precision_and_can_be_switched_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net, x, y = paper_cnn().cuda(), torch.rand(4, 1, 28, 28, device="cuda"), torch.arange(4, device="cuda")
+    rho = objectives.ig_norm(1.0, LinfBall(0.3), PGD(0, 0.0), m=4, m_attack=4)
+    start, found = rho.within.start(x), []
+    for on in (True, False):
+        monkeypatch.setattr(convolution, "HALF_INPUT_GRADIENTS", on)
+        net.zero_grad()
+        Step(net, graph=False, arithmetic="tf32")(rho, x, y, start=start)
+        found.append(torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None]))
+    assert not torch.equal(*found)
+    assert float((found[0] - found[1]).norm() / found[1].norm()) < 0.05
