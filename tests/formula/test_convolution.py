@@ -11,11 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from robattr import IG, PGD, LinfBall, l1, midpoint, objectives
-from robattr.engine import Step, precision
+from robattr import IG, l1, midpoint
+from robattr.engine import precision
 from robattr.engine.compiled import trace
-from robattr.formula import convolution
-from robattr.formula.convolution import CustomDerivatives, Geometry, scaled_half
+from robattr.formula.convolution import CustomDerivatives
 from robattr.formula.network import bind
 from robattr.models import flower_resnet, gtsrb_resnet, paper_cnn
 
@@ -197,48 +196,3 @@ def test_torchs_own_second_derivatives_would_be_counted() -> None:
 
     graph, _, _ = trace(update, (torch.rand(2, 3, 8, 8), torch.rand(4, 3, 3, 3)))
     assert kernels(graph)[1] > 0
-
-
-U = 2.0**-11
-"""The unit roundoff of half precision, and of tf32."""
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("scale", [1.0, 1e-28, 1e12, 0.0])
-def test_scaled_half_precision_keeps_tf32s_error_and_float32s_range(
-    scale: float, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """|error| ≤ 4u · InputGradient(|g|, |W|), entry by entry: two operands and the result round, sums add less than u.
-
-    A CPU without half-precision units may sum in half precision, so there the products of the rounded operands are
-    summed exactly and rounded once.
-    """
-    g, w = scale * torch.randn(4, 16, 8, 8, device=device), torch.randn(16, 8, 5, 5, device=device)
-    shape, geometry = torch.Size((4, 8, 8, 8)), Geometry([1, 1], [2, 2], [1, 1], False, [0, 0], 1)
-    exact = convolution._input_gradient(g.double(), w.double(), shape, geometry)
-    bound = convolution._input_gradient(g.double().abs(), w.double().abs(), shape, geometry)
-    if device == "cpu":
-        summed = convolution._input_gradient
-        monkeypatch.setattr(
-            convolution, "_input_gradient", lambda g, w, *how: summed(g.double(), w.double(), *how).half()
-        )
-    found = scaled_half(g, w, shape, geometry)
-    assert found.dtype == torch.float32
-    assert bool(((found.double() - exact).abs() <= 4 * U * bound).all())
-    assert scale == 0 or not torch.equal(found.double(), exact)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="tf32 is a GPU's")
-def test_input_gradients_of_tf32_run_in_half_precision_and_can_be_switched_off(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    net, x, y = paper_cnn().cuda(), torch.rand(4, 1, 28, 28, device="cuda"), torch.arange(4, device="cuda")
-    rho = objectives.ig_norm(1.0, LinfBall(0.3), PGD(0, 0.0), m=4, m_attack=4)
-    start, found = rho.within.start(x), []
-    for on in (True, False):
-        monkeypatch.setattr(convolution, "HALF_INPUT_GRADIENTS", on)
-        net.zero_grad()
-        Step(net, graph=False, arithmetic="tf32")(rho, x, y, start=start)
-        found.append(torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None]))
-    assert not torch.equal(*found)
-    assert float((found[0] - found[1]).norm() / found[1].norm()) < 0.05

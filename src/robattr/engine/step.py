@@ -145,8 +145,9 @@ class _Plan:
         buffers, rho = dict(self.model.named_buffers()), _with_numbers(self.rho, numbers)
         if rho.change.terms:
             assert isinstance(rho.by, PGD)
+            unused = z.new_empty(0)  # PGD does not read the value, so ℓ(x) inside it is not computed
             points = rho.by.iterates(
-                lambda z: self._attack(parameters, buffers, x, z, y, numbers), x, rho.within, start=z
+                lambda z: (self._attack(parameters, buffers, x, z, y, numbers), unused), x, rho.within, start=z
             )
             for z in points:  # noqa: B007
                 pass
@@ -161,9 +162,9 @@ class _Plan:
         z: Tensor,
         y: Tensor,
         numbers: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Tensor:
         net, rho = self._bound.with_parameters(parameters, buffers), _with_numbers(self.rho, numbers)
-        return grad_and_value(lambda v: rho.climbed(net, x, v, y))(z)
+        return grad_and_value(lambda v: rho.climbed(net, x, v, y))(z)[0]
 
     def _update_gradient(
         self,

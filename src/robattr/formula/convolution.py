@@ -22,9 +22,6 @@ from torch.overrides import TorchFunctionMode
 
 aten = torch.ops.aten
 
-HALF_INPUT_GRADIENTS = True
-"""Whether input gradients on a GPU in tf32 run in scaled half precision. A switch for benchmarks."""
-
 
 class Geometry(NamedTuple):
     """What a convolution is apart from its operands. `padding` holds numbers, the same at both ends of an axis."""
@@ -66,9 +63,8 @@ class InputGradient(torch.autograd.Function):
     def forward(ctx: Any, g: Tensor, w: Tensor, shape: torch.Size, geometry: Geometry) -> Tensor:
         ctx.save_for_backward(*_kept(ctx, g, w))
         ctx.geometry, ctx.w_shape = geometry, w.shape
-        if HALF_INPUT_GRADIENTS and _half_pays(g, w, geometry):
-            return scaled_half(g, w, shape, geometry)
-        return _input_gradient(g, w, shape, geometry)
+        out: Tensor = aten.convolution_backward(g, _blank(g, shape), w, None, *geometry, [True, False, False])[0]
+        return out
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor | None, ...]:
@@ -113,40 +109,12 @@ def _kept(ctx: Any, a: Tensor, b: Tensor) -> tuple[Tensor | None, Tensor | None]
     return (a if ctx.needs_input_grad[1] else None), (b if ctx.needs_input_grad[0] else None)
 
 
-def _input_gradient(g: Tensor, w: Tensor, shape: torch.Size, geometry: Geometry) -> Tensor:
-    out: Tensor = aten.convolution_backward(g, _blank(g, shape), w, None, *geometry, [True, False, False])[0]
-    return out
-
-
 def _blank(like: Tensor, shape: torch.Size) -> Tensor:
     """An operand that tells its shape and memory layout alone."""
     lasts = {4: torch.channels_last, 5: torch.channels_last_3d}
     last = lasts.get(like.dim(), torch.contiguous_format)
     form = torch.contiguous_format if like.is_contiguous() or not like.is_contiguous(memory_format=last) else last
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=form)
-
-
-def _half_pays(g: Tensor, w: Tensor, geometry: Geometry) -> bool:
-    """Whether tf32 is in use, and there are channels enough to fill the units that multiply in half precision."""
-    fits = w.dim() == 4 and min(w.shape[:2]) >= 8 and geometry.groups == 1 and not geometry.transposed
-    return fits and g.is_cuda and g.dtype == torch.float32 == w.dtype and torch.backends.cudnn.allow_tf32
-
-
-def scaled_half(g: Tensor, w: Tensor, shape: torch.Size, geometry: Geometry) -> Tensor:
-    """∂⟨g, x ∗ W⟩/∂x = InputGradient(half(2ᵃ g), half(2ᵇ W)) / 2ᵃ⁺ᵇ.
-
-    tf32 has the ten-bit mantissa of half precision, so that only range is lost; the powers of two keep it: they bring
-    the largest |g| to 2⁸ and the largest Σ|W| to 2⁷, and no sum exceeds 2¹⁵.
-    """
-    up = _power_of_two(g, 2.0**8), _power_of_two(w.abs().sum((0, 2, 3)), 2.0**7)
-    halves = [(each * by).half() for each, by in zip((g, w), up, strict=True)]
-    return _input_gradient(halves[0], halves[1], shape, geometry).float() / up[0] / up[1]
-
-
-def _power_of_two(values: Tensor, reach: float) -> Tensor:
-    """The largest power of two that keeps the largest |value| within `reach`, itself one."""
-    largest = values.abs().amax().clamp_min(2.0**-100)
-    return largest.reciprocal().log2().floor().exp2() * reach
 
 
 class CustomDerivatives(TorchFunctionMode):
