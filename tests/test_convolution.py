@@ -1,4 +1,4 @@
-"""Convolutions with derivatives of our own: values and derivatives are torch's, and no kernel is as large as an image."""
+"""Convolutions with derivatives of our own: the numbers are torch's, and no kernel is as large as an image."""
 
 from __future__ import annotations
 
