@@ -52,7 +52,7 @@ class Transformer(nn.Module):
 
 
 class OwnTanh(torch.autograd.Function):
-    """tanh as users write functions of their own. torch compiles its second derivative wrongly under torch.func."""
+    """tanh as users write functions of their own."""
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:

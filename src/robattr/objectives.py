@@ -2,9 +2,9 @@
 
     ρ(x, y; θ) = ℓ(x, y; θ) + λ · max_{x' ∈ N(x, ε)} s(IG_h^{ℓ_y}(x, x'; r))
 
-Common arguments: `within` N(x, ε), `by` the adversary, m the nodes of the gradient step, m_attack those of the attack
-step; `rule` any family of rules (`midpoint`, `right` as in the reference code, `left` as in the paper's text,
-`gauss_legendre`); `chunk` how many nodes run together (None for all).
+Common arguments: `weight` λ, `loss` ℓ, minimised at x and attributed, `within` N(x, ε), `by` the adversary, m the nodes
+of the gradient step, m_attack those of the attack step; `rule` any family of rules (`midpoint`, `right` as in the
+reference code, `left` as in the paper's text, `gauss_legendre`); `chunk` how many nodes run together (None for all).
 """
 
 from __future__ import annotations

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nets import OldTanh, OwnActivation, OwnTanh, conv, images
+from robattr.engine import Compiled
+from robattr.engine.compiled import traced
+from robattr.errors import InvalidInput
 from robattr.attacks import (
     IFIA,
     AttributionMap,
@@ -341,7 +344,8 @@ def test_compiled_passes_are_padded_to_one_shape(case, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("function", [OwnTanh, OldTanh])
-def test_a_model_with_an_autograd_function_of_its_own_is_attacked_eagerly(function) -> None:
+def test_a_model_with_an_autograd_function_of_its_own_compiles(function, monkeypatch) -> None:
+    monkeypatch.setattr("robattr.engine.compiled.inductor", traced)
     torch.manual_seed(0)
     net = conv(OwnActivation(function)).eval()
     known = conv(nn.Tanh()).eval()
@@ -349,8 +353,7 @@ def test_a_model_with_an_autograd_function_of_its_own_is_attacked_eagerly(functi
     x, _, y = (t.float() if t.is_floating_point() else t for t in images())
     attack = IFIA(net, EPS, ALPHA, 3, k=K, map=integrated_gradients(N))
     plain = replace(attack, model=known)(x, y)
-    with pytest.warns(UserWarning, match=rf"Function of its own \({function.__name__}\), which torch compiles wrongly"):
-        found = replace(attack, batch=3)(x, y)
+    found = replace(attack, batch=3)(x, y)  # a fall-back to eager would be an error
     torch.testing.assert_close(found.perturbed, plain.perturbed)
     torch.testing.assert_close(found.score, plain.score)
 
@@ -360,8 +363,7 @@ def test_the_attacks_of_both_protocols_compile_as_one_graph(case, beta: float, r
     net, x, y = case
     build = partial(passes.climb, net, integrated_gradients(N), kind="topk", beta=beta, keep=keep, relative=relative)
     reference = top_k_mask(integrated_gradients(N)(net, x, y).detach(), K).to(x)
-    torch.compiler.reset()
-    whole = torch.compile(build(), fullgraph=True, dynamic=False, backend="aot_eager")
+    whole = Compiled(build(), name="attack", backend=traced)
     with torch.no_grad(), second_order(net):
         for ours, plain in zip(whole(x, y, reference, y), build()(x, y, reference, y), strict=True):
             torch.testing.assert_close(ours, plain, rtol=1e-10, atol=1e-12)

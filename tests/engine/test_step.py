@@ -1,11 +1,16 @@
-"""Every fast path gives what the plain formula gives."""
+"""Every fast path gives what the plain formula gives.
+
+Two computations of the same numbers in another order differ by rounding: ‖a − b‖ ≤ growth · u · ‖b‖ with u the unit
+roundoff of the precision. `growth` bounds how often it is amplified: sums of some thousand terms, through a few layers,
+forward and backward.
+"""
 
 from __future__ import annotations
 
 import copy
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,15 +19,32 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx import GraphModule
 
 from nets import NETS, OldTanh, OwnActivation, OwnTanh, Residual, conv, images
 from robattr import PGD, L2Ball, LinfBall, displacement, l2, objectives, power
-from robattr.engine import Compiled, Step, deterministic, kernels, layout, own_function, precision, tuned
-from robattr.engine.compiled import restless
-from robattr.errors import InvalidInput
+from robattr.engine import Compiled, Step, deterministic, layout, precision, tuned
+from robattr.engine.compiled import inductor, trace, traced, train_mode_differs
+from robattr.engine.pooling import PointwisePools
+from robattr.errors import CompilationFellBack, InvalidInput
+from robattr.formula.neighbourhoods import Neighbourhood
+from robattr.formula.network import bind, gradient
 from robattr.formula.objective import Rho, Robust
-from robattr.models import paper_cnn, resnet
+from robattr.models import resnet
+from robattr.train.distributed import World
+from robattr.train.state import State
+from robattr.train.step import descend
+from train_fixtures import QUICK
+
+UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}
+GROWTH = 2.0**14
+
+
+def assert_rounding(ours: Iterable[Tensor], theirs: Iterable[Tensor], *, growth: float = GROWTH) -> None:
+    """All of the tensors together, because one of them may be zero but for rounding."""
+    a, b = (torch.cat([t.detach().flatten() for t in each]) for each in (ours, theirs))
+    assert float((a - b).norm()) <= growth * UNIT[b.dtype] * float(b.norm())
+
 
 MAKE = {
     "natural": lambda w, e: objectives.natural(),
@@ -30,6 +52,7 @@ MAKE = {
     "madry in l2": lambda w, e: objectives.madry(L2Ball(e), PGD(2, e)),
     "ig_norm": lambda w, e: objectives.ig_norm(w, LinfBall(e), PGD(2, e / 2), m=3, m_attack=2),
     "ig_sum_norm": lambda w, e: objectives.ig_sum_norm(w, LinfBall(e), PGD(2, e / 2), m=3, m_attack=2),
+    "wasserstein": lambda w, e: objectives.wasserstein(objectives.spread(3), w, power(l2, 2) @ displacement, PGD(2, e)),
 }
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -46,51 +69,46 @@ def step_of(step: Step, rho: Robust, x: Tensor, y: Tensor, start: Tensor) -> tup
 def test_compiled_is_eager(name: str, device: str) -> None:
     net = NETS["softplus"]().double().to(device)
     x, _, y = (t.to(device) for t in images())
-    fast, plain = Step(net, compiled=True, backend="aot_eager" if device == "cpu" else "inductor"), Step(net)
+    fast, plain = Step(net, compiled=True, backend=traced if device == "cpu" else inductor), Step(net)
     for weight, eps in ((1.0, 0.3), (0.5, 0.2)):  # a ramp changes numbers, and compiles nothing again
         rho = MAKE[name](weight, eps)
         start = LinfBall(eps).start(x)
         a, ours = step_of(fast, rho, x, y, start)
         b, theirs = step_of(plain, rho, x, y, start)
-        torch.testing.assert_close(a.value, b.value, rtol=1e-9, atol=1e-10)
-        if rho.change.terms:
-            torch.testing.assert_close(a.worst, b.worst, rtol=1e-9, atol=1e-10)
-        for p, q in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(p, q, rtol=1e-8, atol=1e-9)
+        assert_rounding([a.value], [b.value])
+        assert_rounding([a.worst], [b.worst])
+        assert_rounding(ours, theirs)
     assert len(fast._plans) == 1
     assert not fast.notes
 
 
 def test_many_nets_compile_in_one_process() -> None:
-    """torch compiles one code for eight variants and then gives up."""
+    """torch compiles one code for eight variants and then gives up: each traced function is a code of its own."""
+
+    def dynamo(graph: GraphModule, _: list[Tensor]) -> Callable[..., Any]:
+        return torch.compile(graph.forward, fullgraph=True, dynamic=False, backend="eager")
+
     x = torch.rand(2, 3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for n in range(12):
-            net = nn.Sequential(*[nn.Linear(3, 3) for _ in range(n + 1)])
-
-            def slope(x: Tensor, net: nn.Module = net) -> Tensor:
-                return torch.func.grad(lambda v: net(v).square().sum())(x)
-
-            fast = Compiled(slope, name="slope", backend="aot_eager")
-            torch.testing.assert_close(fast(x), slope(x))
-            assert not fast.fell_back
+    for n in range(10):
+        fast = Compiled(lambda x, n=n: [x + i for i in range(n)] + [x.sin()], name="sine", backend=dynamo)
+        assert torch.equal(fast(x)[-1], x.sin())
+        assert not fast.fell_back
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_the_layout_of_memory_changes_nothing(compiled: bool) -> None:
     torch.manual_seed(0)
-    net = resnet(3, 1).double()
+    net = resnet(3, 1, width=2).double()
     x, y = 255 * torch.rand(3, 3, 8, 8, dtype=torch.float64), torch.arange(3)
     ball = LinfBall(8.0, (0.0, 255.0))
-    rho, start = objectives.ig_norm(1.0, ball, PGD(2, 4.0), m=3, m_attack=2), ball.start(x)
+    rho, start = objectives.ig_norm(1.0, ball, PGD(1, 4.0), m=2, m_attack=2), ball.start(x)
     plain = step_of(Step(net), rho, x, y, start)
     last = torch.channels_last
     moved = copy.deepcopy(net).to(memory_format=last)
-    step = Step(moved, compiled=compiled, backend="aot_eager")
+    step = Step(moved, compiled=compiled, backend=traced)
     out, gradients = step_of(step, rho, *(x.contiguous(memory_format=last), y, start.contiguous(memory_format=last)))
-    torch.testing.assert_close(out.value, plain[0].value, rtol=1e-9, atol=1e-10)
-    torch.testing.assert_close(gradients, plain[1], rtol=1e-8, atol=1e-9)
+    assert_rounding([out.value], [plain[0].value])
+    assert_rounding(gradients, plain[1])
     assert moved.stem.weight.grad.is_contiguous(memory_format=last)
 
 
@@ -114,14 +132,12 @@ def test_gradients_add_up_like_torchs_and_fit_a_fused_optimiser(device: str) -> 
     net = NETS["softplus"]().to(device)
     x, _, y = (t.to(device) for t in images())
     x, rho = x.float(), MAKE["madry"](1.0, 0.3)
-    step = Step(net, compiled=True, backend="aot_eager" if device == "cpu" else "inductor")
+    step = Step(net, compiled=True, backend=traced if device == "cpu" else inductor)
     start = rho.within.start(x)
     _, once = step_of(step, rho, x, y, start)
     step(rho, x, y, start=start)
-    for p, g in zip(net.parameters(), once, strict=True):
-        assert p.grad is not None
-        torch.testing.assert_close(p.grad, 2 * g, rtol=1e-4, atol=1e-6)
-        assert p.grad.stride() == p.stride()
+    assert_rounding([p.grad for p in net.parameters()], [2 * g for g in once])
+    assert all(p.grad.stride() == p.stride() for p in net.parameters())
     torch.optim.Adam(net.parameters(), fused=True).step()
 
 
@@ -133,84 +149,49 @@ def test_the_step_is_the_users_loop() -> None:
     out, ours = step_of(Step(net), rho, x, y, start)
     direct = rho(net, x, y, start=start)
     theirs = torch.autograd.grad(direct.value.sum(), list(net.parameters()))
-    torch.testing.assert_close(out.value, direct.value.detach())
-    for p, q in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(p, q)
+    assert torch.equal(out.value, direct.value)
+    assert all(torch.equal(*pair) for pair in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
-def test_derivatives_in_kernels_run_as_such_on_a_gpu(form: torch.memory_format) -> None:
-    """The pass over the compiler's graph: as many rewritten as there are kernels, and nothing changes."""
-    torch.manual_seed(0)
-    net = nn.Sequential(
-        nn.Conv2d(2, 3, 3, padding=1), nn.Softplus(), nn.Conv2d(3, 4, 3, stride=2), nn.Softplus(),
-        nn.Conv2d(4, 5, 3, stride=2, padding=1), nn.Softplus(), nn.Flatten(), nn.Linear(5 * 4 * 4, 3),
-    ).double()  # fmt: skip
-    net, x = net.to(memory_format=form), torch.rand(4, 2, 16, 16, dtype=torch.float64).contiguous(memory_format=form)
-    y, step = torch.tensor([0, 1, 2, 0]), 0.1 * torch.randn_like(x)
-    weights = {name: p.detach() for name, p in net.named_parameters()}
+def test_every_way_to_run_the_formula_calls_the_same_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's loop, an eager, a compiled and a distributed step: `clean`, `climbed` and `penalty` of Robust."""
+    called: list[str] = []
+    for name in ("clean", "climbed", "penalty"):
+        own = getattr(Robust, name)
+        spied = lambda *args, name=name, own=own: (called.append(name), own(*args))[1]  # noqa: E731
+        monkeypatch.setattr(Robust, name, spied)
+    net = NETS["softplus"]().double()
+    x, _, y = images()
+    rho = MAKE["ig_norm"](1.0, 0.3)
+    fast = Step(net, compiled=True, backend=traced)
+    world, summed = World(0, 1, torch.device("cpu")), []
+    monkeypatch.setattr(World, "total", lambda _, flat: (summed.append(flat), flat)[1])
 
-    def penalty(weights: dict[str, Tensor], x: Tensor, y: Tensor, step: Tensor) -> Tensor:
-        g = torch.func.grad(lambda v: F.cross_entropy(torch.func.functional_call(net, weights, v), y))(x)
-        return (step * g).abs().sum()
+    def state(engine: Step) -> State:
+        return State(net, torch.optim.SGD(net.parameters(), lr=0.0), rho, engine)
 
-    given = weights, x, y, step
-    traced = make_fx(torch.func.grad(penalty), tracing_mode="fake")(*given)
-    expected = traced(*given)
-    assert kernels.kernel_gradients(traced.graph) == 3
-    traced.recompile()
-    assert "convolution_backward" in traced.code
-    found = traced(*given)
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("activation", [nn.ReLU, nn.Softplus])
-@pytest.mark.parametrize("scale", [1.0, 1e-28, 1e12, 0.0])
-def test_input_gradients_in_half_precision_keep_tf32s_error_and_float32s_range(
-    scale: float, activation: type[nn.Module]
-) -> None:
-    torch.manual_seed(0)
-    net = nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1), activation(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 5, padding=2), activation(),
-        nn.Conv2d(16, 8, 3, stride=2), nn.Flatten(), nn.Linear(8 * 5 * 5, 3),
-    )  # fmt: skip
-    x = torch.rand(4, 1, 24, 24)
-
-    def gradient(x: Tensor) -> Tensor:
-        return torch.func.grad(lambda v: scale * net(v).square().sum())(x)
-
-    weights = {name: p.detach() for name, p in net.named_parameters() if name.endswith("weight")}
-
-    def of_weights(x: Tensor, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        return torch.func.grad(lambda w: scale * torch.func.functional_call(net, w, x).square().sum())(weights)
-
-    from torch._inductor.decomposition import decompositions
-
-    aten = torch.ops.aten
-    table = {op: decompositions[op] for op in (aten.threshold_backward.default, aten.softplus_backward.default)}
-    with torch.no_grad():
-        for fn, given, many in ((gradient, (x,), 2), (of_weights, (x, weights), 2)):  # the first has one channel
-            traced = make_fx(fn, table, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
-            slopes: list[Any] = [n.args[0] for n in traced.graph.nodes if n.target is aten.convolution_backward.default]
-            assert sum(kernels._chosen_from(g) is not g for g in slopes) == 3
-            expected = fn(*given)
-            assert kernels.half_input_gradients(traced.graph) == many
-            traced.graph.lint()
-            traced.recompile()
-            found = traced(*given)
-            pairs = [(found, expected)] if fn is gradient else [(found[k], expected[k]) for k in weights]
-            for ours, theirs in pairs:
-                assert float((ours - theirs).norm()) <= 2**-10 * float(theirs.norm())
-            assert scale == 0 or not all(torch.equal(*pair) for pair in pairs)
+    ways = {
+        "loop": lambda: rho(net, x, y).value.mean().backward(),
+        "eager": lambda: Step(net)(rho, x, y),
+        "compiled": lambda: fast(rho, x, y),
+        "distributed": lambda: descend(state(Step(net)), QUICK, x, y, batch=len(x), world=world),
+        "distributed, compiled": lambda: descend(
+            state(Step(net, compiled=True, backend=traced)), QUICK, x, y, batch=len(x), world=world
+        ),
+    }
+    for name, run in ways.items():
+        called.clear()
+        run()
+        assert set(called) == {"clean", "climbed", "penalty"}, name
+    assert [flat.dim() for flat in summed] == [1, 1]  # one flat all_reduce each
+    called.clear()
+    fast(rho, x, y)
+    assert not called  # what was compiled does not run again
 
 
 @pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
 def test_pools_by_tiles_choose_as_torch_does(form: torch.memory_format) -> None:
     """Values, gradients and gradients of gradients, with ties (a blank image) among them; other pools stay."""
-    import torch._inductor.lowering  # which the decompositions take for granted
-    from torch._inductor.decomposition import decompositions
-
     torch.manual_seed(0)
     net = nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1), nn.Softplus(), nn.MaxPool2d((2, 3)), nn.Conv2d(4, 5, 3, padding=1), nn.ReLU(),
@@ -220,75 +201,67 @@ def test_pools_by_tiles_choose_as_torch_does(form: torch.memory_format) -> None:
     x[1] = 0
     net, x = net.to(memory_format=form), x.contiguous(memory_format=form)
 
-    def twice(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        def once(x: Tensor) -> Tensor:
-            return torch.func.grad(lambda v: net(v).exp().sum())(x)
+    def twice(x: Tensor) -> list[Tensor]:
+        v = x.detach().requires_grad_()
+        out = net(v)
+        (once,) = torch.autograd.grad(out.exp().sum(), v, create_graph=True)
+        return [out.detach(), once.detach(), *torch.autograd.grad(once.square().sum(), v)]
 
-        return net(x), once(x), torch.func.grad(lambda v: once(v).square().sum())(x)
-
-    op = torch.ops.aten.max_pool2d_with_indices.default
-    with torch.no_grad():
-        traced = make_fx(twice, {op: decompositions[op]}, tracing_mode="fake", _allow_non_fake_inputs=True)(x)
-        pools = sum(str(n.target) == kernels.POOL for n in traced.graph.nodes)
-        assert kernels.tiled_pools(traced.graph) == pools * 2 // 3 > 0
-        traced.graph.eliminate_dead_code()
-        traced.graph.lint()
-        traced.recompile()
-        left = [str(n.target) for n in traced.graph.nodes]
-        assert left.count(kernels.POOL) == pools // 3
-        assert left.count("aten.max_pool2d_with_indices_backward.default") == 3  # all of the overlapping pool
-        assert left.count("aten.gather.default") == 1
-        for ours, theirs in zip(traced(x), twice(x), strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+    with PointwisePools():
+        ours = twice(x)
+    torch.testing.assert_close(ours, twice(x), rtol=1e-12, atol=1e-14)
+    graph, _, _ = trace(twice, (x,))
+    torch.testing.assert_close(graph(x, *(p.detach() for p in net.parameters())), twice(x), rtol=1e-12, atol=1e-14)
+    targets = [str(n.target) for n in graph.graph.nodes]
+    assert targets.count("aten.max_pool2d_with_indices.default") == 1  # the one that overlaps
 
 
-def test_a_step_op_by_op_is_the_plain_one() -> None:
-    net = conv(nn.Softplus()).double()
-    x, _, y = images()
-    rho = MAKE["ig_norm"](1.0, 0.3)
-    start = rho.within.start(x)
-    fast = Step(net, compiled=True, backend=kernels.op_by_op())
-    a, ours = step_of(fast, rho, x, y, start)
-    b, theirs = step_of(Step(net), rho, x, y, start)
-    assert not fast.notes
-    torch.testing.assert_close(a.value, b.value, rtol=1e-9, atol=1e-10)
-    for p, q in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-8, atol=1e-9)
-
-
-def test_an_ordinary_convolution_by_a_large_kernel_stays() -> None:
-    x, w = torch.rand(2, 3, 7, 7), torch.rand(4, 3, 7, 7)
-    both = make_fx(lambda x, w: (F.conv2d(x, w), F.conv2d(x, w[:, :, :2, :2], padding=1)), tracing_mode="fake")(x, w)
-    assert kernels.kernel_gradients(both.graph) == 0
+def test_pools_that_do_not_tile_are_torchs() -> None:
+    x = torch.rand(2, 3, 6, 7)
+    pools: tuple[Callable[[Tensor], Any], ...] = (
+        lambda x: F.max_pool2d(x, 2),  # a remainder
+        lambda x: F.max_pool2d(x, (3, 7), padding=(1, 0)),
+        lambda x: F.max_pool2d(x, (6, 7)),  # too many pixels
+        lambda x: F.max_pool2d(x, 2, ceil_mode=True),
+        lambda x: F.max_pool2d(x, (2, 1), return_indices=True),
+    )
+    for pool in pools:
+        with PointwisePools():
+            ours = pool(x)
+        torch.testing.assert_close(ours, pool(x), rtol=0.0, atol=0.0)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU")
-def test_real_kernels_on_a_cpu() -> None:
-    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Softplus(), nn.Linear(16, 3))
-    x, _, y = images()
-    x = x.float()
-    rho = objectives.ig_sum_norm(0.1, LinfBall(0.1), PGD(1, 0.05), m=2, m_attack=2)
-    start = rho.within.start(x)
-    fast = Step(net, compiled=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of the compiler's own imports
-        a, ours = step_of(fast, rho, x, y, start)
-    b, theirs = step_of(Step(net), rho, x, y, start)
+def test_real_kernels_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generated code for the second derivative of a convolution and a pool, and no warning of the compiler's."""
+    inductor_config = pytest.importorskip("torch._inductor.config")
+    monkeypatch.setattr(inductor_config, "compile_threads", 1)  # workers would each import torch
+    net = bind(nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Softplus()).double())
+
+    def update(w: Tensor, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            free = net.with_parameters({**net.parameters, "0.weight": w.detach().requires_grad_()})
+            size = gradient(lambda v: free(v).flatten(1).sum(1), x).abs().sum()
+            return torch.autograd.grad(size, free.parameters["0.weight"])[0]
+
+    fast, given = Compiled(update, name="update"), (net.parameters["0.weight"].detach(), images(2)[0][..., :6, :6])
+    assert_rounding([fast(*given)], [update(*given)])
+    assert not fast.fell_back
     assert fast.seconds > 0
-    torch.testing.assert_close(a.value, b.value, rtol=1e-4, atol=1e-5)
-    for p, q in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)
+
+
+class Elsewhere:
+    """An adversary of the user's own."""
+
+    def __call__(self, value, x: Tensor, within: Neighbourhood, *, start=None, rand=torch.rand_like) -> Tensor:
+        return within.project(x + 0.1, x)
 
 
 @pytest.mark.parametrize(
     ("model", "rho", "words"),
     [
-        (Residual, MAKE["ig_norm"](1.0, 0.3), "batch norm"),
-        (
-            NETS["relu"],
-            objectives.wasserstein(objectives.shift(), 1.0, power(l2, 2) @ displacement, PGD(2, 0.1)),
-            "Everywhere",
-        ),
+        (Residual, MAKE["ig_norm"](1.0, 0.3), "train mode"),
+        (NETS["relu"], objectives.madry(LinfBall(0.3), Elsewhere()), "Elsewhere within LinfBall"),
         (NETS["relu"], objectives.ig_norm(1.0, LinfBall(0.3), PGD(2, 0.1), m=3, m_attack=2, chunk=1), "chunks"),
     ],
 )
@@ -296,15 +269,25 @@ def test_what_cannot_be_compiled_runs_eagerly_and_says_so(model, rho: Robust, wo
     net = model().double()
     x, _, y = images()
     start = rho.within.start(x)
-    fast = Step(net, compiled=True, backend="aot_eager")
+    fast = Step(net, compiled=True, backend=traced)
     state = {k: v.clone() for k, v in net.state_dict().items()}
     a, ours = step_of(fast, rho, x, y, start)
     net.load_state_dict(state)  # a batch-norm layer has moved its statistics
     b, theirs = step_of(Step(net), rho, x, y, start)
     assert words in fast.notes[0]
-    torch.testing.assert_close(a.value, b.value)
-    for p, q in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(p, q)
+    assert_rounding([a.value], [b.value])
+    assert_rounding(ours, theirs)
+
+
+def test_frozen_batch_norm_compiles() -> None:
+    net = Residual().double().train()
+    net.norm.eval()
+    x, _, y = images()
+    rho, start = MAKE["ig_norm"](1.0, 0.3), LinfBall(0.3).start(x)
+    fast = Step(net, compiled=True, backend=traced)
+    (_, ours), (_, theirs) = (step_of(step, rho, x, y, start) for step in (fast, Step(net)))
+    assert not fast.notes
+    assert_rounding(ours, theirs)
 
 
 class Dropping(nn.Module):
@@ -336,14 +319,14 @@ class Counting(nn.Module):
 @pytest.mark.parametrize(
     "make", [Dropping, Counting, lambda: nn.Sequential(nn.Flatten(), nn.RReLU(), nn.Linear(64, 3))]
 )
-def test_a_model_that_answers_otherwise_in_training_mode_runs_eagerly(make) -> None:
+def test_a_model_that_differs_in_train_mode_runs_eagerly(make) -> None:
     net = make().double().train()
     x, _, y = images()
     rho = MAKE["ig_norm"](1.0, 0.3)
-    fast, before = Step(net, compiled=True, backend="aot_eager"), {k: v.clone() for k, v in net.state_dict().items()}
+    fast, before = Step(net, compiled=True, backend=traced), {k: v.clone() for k, v in net.state_dict().items()}
     x = x - 0.5 if isinstance(net, nn.Sequential) else x  # a random slope shows below 0 alone
     rho = replace(rho, within=replace(rho.within, bounds=None))
-    assert restless(net, x)
+    assert train_mode_differs(net, x)
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())  # trying it leaves no trace
     state, start = torch.get_rng_state(), rho.within.start(x)
     torch.set_rng_state(state)
@@ -351,11 +334,11 @@ def test_a_model_that_answers_otherwise_in_training_mode_runs_eagerly(make) -> N
     net.load_state_dict(before)
     torch.set_rng_state(state)
     b, theirs = step_of(Step(net), rho, x, y, start)
-    assert fast.notes == ["the model answers otherwise in training mode: the step runs eagerly"]
+    assert fast.notes == ["train mode changes the outputs or buffers of the model: the step runs eagerly"]
     torch.testing.assert_close(a.value, b.value)
     torch.testing.assert_close(ours, theirs)
-    assert not restless(net.eval(), x)
-    still = Step(net, compiled=True, backend="aot_eager")
+    assert not train_mode_differs(net.eval(), x)
+    still = Step(net, compiled=True, backend=traced)
     step_of(still, rho, x, y, start)
     assert not still.notes
     net.train()
@@ -363,83 +346,111 @@ def test_a_model_that_answers_otherwise_in_training_mode_runs_eagerly(make) -> N
     assert still.notes == fast.notes  # the mode is looked at again
 
 
-class Breaks(nn.Module):
-    """A forward pass that no compiler can trace whole."""
+class Branches(nn.Module):
+    """A forward pass that depends on the numbers: no graph holds it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inner = nn.Linear(64, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        torch._dynamo.graph_break()
-        return self.inner(x.flatten(1))
+        return self.inner(x.flatten(1)) if x.sum() > 0 else 2 * self.inner(x.flatten(1))
 
 
 def test_a_model_that_does_not_compile_falls_back_with_one_warning() -> None:
-    net = Breaks().double()
+    net = Branches().double()
     x, _, y = images()
     rho = MAKE["madry"](1.0, 0.3)
     start = rho.within.start(x)
-    fast = Step(net, compiled=True, backend="aot_eager")
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
+    fast = Step(net, compiled=True, backend=traced)
+    with pytest.warns(CompilationFellBack) as seen:
         a, ours = step_of(fast, rho, x, y, start)
-    for part in ("attack gradient", "gradient step"):  # one warning each, with the compiler's reason
-        (why,) = [str(w.message) for w in seen if str(w.message).startswith(f"the {part} could not be compiled")]
-        assert "graph_break" in why
+    said = [str(w.message) for w in seen]
+    assert [" ".join(words.split()[:3]) for words in said] == ["the attack gradient", "the gradient step"]
+    assert all("could not be compiled and runs eagerly" in words and "Data" in words for words in said)
     step_of(fast, rho, x, y, start)  # a second warning would be an error here
     b, theirs = step_of(Step(net), rho, x, y, start)
-    torch.testing.assert_close(a.value, b.value)
-    for p, q in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(p, q)
+    assert_rounding([a.value], [b.value])
+    assert_rounding(ours, theirs)
+
+
+def test_a_compilers_warnings_are_not_the_users_and_do_not_stop_it() -> None:
+    def talkative(graph: GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        warnings.warn("TensorFloat32 tensor cores available", UserWarning, stacklevel=1)
+
+        def first(*args: Tensor) -> Any:
+            warnings.warn("Online softmax is disabled on the fly", UserWarning, stacklevel=1)
+            return graph.forward(*args)
+
+        return first
+
+    fast = Compiled(lambda a: 2 * a, name="double", backend=talkative)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fast(torch.tensor(3.0)) == 6.0
+    assert not fast.fell_back
+
+
+def test_a_compiled_function_sees_what_it_holds_change() -> None:
+    """Tensors that are not arguments are inputs of the graph, not numbers in it."""
+    w = torch.tensor([2.0, 3.0], requires_grad=True)
+    times = Compiled(lambda a: {"product": w.detach() * a}, name="product", backend=traced)
+    assert times(torch.ones(2))["product"].tolist() == [2.0, 3.0]
+    with torch.no_grad():
+        w.mul_(2)
+    assert times(torch.ones(2))["product"].tolist() == [4.0, 6.0]
 
 
 def test_compiled_reports_its_time_and_keeps_its_result() -> None:
-    twice = Compiled(lambda a: 2 * a, name="double", backend="aot_eager")
+    twice = Compiled(lambda a: 2 * a, name="double", backend=traced)
     assert twice(torch.tensor(3.0)) == 6.0
     assert twice.seconds > 0
     assert not twice.fell_back
 
 
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # what a CPU without bf16 units says
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("device", DEVICES)
-def test_bf16_stays_within_its_stated_error(device: str) -> None:
-    """The attack's ‖IG‖₁ in bf16: within 3% of fp32 for the paper's CNN (docs/benchmarks.md measures it)."""
-    net = paper_cnn().to(device)
-    x, y = torch.rand(2, 1, 28, 28, device=device), torch.tensor([3, 7], device=device)
+def test_bf16_stays_within_its_stated_error(device: str, compiled: bool) -> None:
+    """‖IG‖₁ against float64. Three layers round their two operands and their result, forward and backward: 18 u.
+
+    Softplus and the path do not amplify: their slopes are at most 1.
+    """
+    net = conv(nn.Softplus()).double().to(device)
+    x, _, y = (t.to(device) for t in images())
     rho = objectives.ig_norm(1.0, LinfBall(0.3), PGD(0, 0.0), m=2, m_attack=2)
     start = rho.within.start(x)
-    values = {}
-    for name in ("fp32", "bf16"):
-        out, _ = step_of(Step(net, arithmetic=name), rho, x, y, start)
-        values[name] = out.penalty.double()
-    assert not torch.equal(values["fp32"], values["bf16"])
-    torch.testing.assert_close(values["bf16"], values["fp32"], rtol=3e-2, atol=0.0)
+    exact = rho(net, x, y, start=start).penalty.detach()
+    low = Step(net.float(), arithmetic="bf16", compiled=compiled, backend=traced)
+    found = low(rho, x.float(), y, start=start.float()).penalty.double()
+    assert not low.notes
+    assert not torch.equal(found, found.bfloat16().double()) or not torch.equal(found, exact)
+    assert float((found - exact).abs().max()) <= 18 * UNIT[torch.bfloat16] * float(exact.max())
 
 
 @pytest.mark.parametrize("function", [OwnTanh, OldTanh])
-def test_a_model_with_an_autograd_function_of_its_own_is_not_compiled(function: type[torch.autograd.Function]) -> None:
-    net, name = conv(OwnActivation(function)).double(), function.__name__
+def test_a_model_with_an_autograd_function_of_its_own_compiles(function: type[torch.autograd.Function]) -> None:
+    net = conv(OwnActivation(function)).double()
     x, _, y = images()
-    assert own_function(net, x) == name
-    assert own_function(conv(nn.Tanh()).double(), x) == ""
     rho, start = MAKE["ig_norm"](1.0, 0.3), LinfBall(0.3).start(x)
-    fast, plain = Step(net, compiled=True, backend="aot_eager"), Step(net)
+    fast, plain = Step(net, compiled=True, backend=traced), Step(conv(nn.Tanh()).double())
+    plain.model.load_state_dict(net.state_dict())
     (a, ours), (b, theirs) = (step_of(step, rho, x, y, start) for step in (fast, plain))
-    assert torch.equal(a.worst, b.worst)
-    torch.testing.assert_close(ours, theirs, rtol=0.0, atol=0.0)
-    assert fast.notes == [f"the model has an autograd.Function of its own ({name}): the step runs eagerly"]
+    assert not fast.notes
+    assert_rounding([a.worst], [b.worst])
+    assert_rounding(ours, theirs)
 
 
 @pytest.mark.parametrize("wrong", ["another number", "nan"])
 def test_a_wrong_compiled_answer_is_not_taken(wrong: str) -> None:
-    def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., Any]:
+    def backend(graph: GraphModule, _: list[Tensor]) -> Callable[..., Any]:
         spoil = 1.002 if wrong == "another number" else float("nan")
-        return lambda *args: tuple(spoil * out if out.is_floating_point() else out for out in graph(*args))
+        return lambda *args: [spoil * out if out.is_floating_point() else out for out in graph.forward(*args)]
 
     twice = Compiled(lambda a: {"double": 2 * a, "whole": (a.long(), 3 * a)}, name="double", backend=backend)
     a = torch.rand(5)
     with pytest.warns(
-        UserWarning, match="WrongWhenCompiled: .* away from the eager one, where rounding explains 0.001"
+        CompilationFellBack, match="WrongWhenCompiled: .* away from the eager one, where rounding explains 0.001"
     ):
         out = twice(a)
     assert twice.fell_back
@@ -448,18 +459,21 @@ def test_a_wrong_compiled_answer_is_not_taken(wrong: str) -> None:
 
 
 def test_where_the_plain_function_has_no_memory_the_compiled_one_is_taken() -> None:
+    calls: list[int] = []
+
     def twice(a: Tensor) -> Tensor:
-        if not torch.compiler.is_compiling():
+        calls.append(1)
+        if len(calls) == 1:
             raise torch.OutOfMemoryError
         return 2 * a
 
-    lean = Compiled(twice, name="double", backend="aot_eager")
+    lean = Compiled(twice, name="double", backend=traced)
     assert lean(torch.tensor(3.0)) == 6.0
     assert not lean.fell_back
 
 
 def test_nan_where_the_plain_function_has_one_is_no_reason_to_fall_back() -> None:
-    root = Compiled(lambda a: a.sqrt(), name="root", backend="aot_eager")
+    root = Compiled(lambda a: a.sqrt(), name="root", backend=traced)
     assert root(torch.tensor([-1.0, 4.0])).isnan().tolist() == [True, False]
     assert not root.fell_back
 

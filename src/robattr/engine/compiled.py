@@ -139,12 +139,12 @@ def _lift_constants(module: GraphModule) -> list[Tensor]:
     """Make the tensors that a graph holds inputs of it; returns them in order."""
     graph, lifted = module.graph, dict[str, Any]()
     held = [n for n in graph.nodes if n.op == "get_attr" and isinstance(getattr(module, n.target, None), Tensor)]
-    first = next(n for n in graph.nodes if n.op != "placeholder")
+    last = [n for n in graph.nodes if n.op == "placeholder"][-1]
     for node in held:
         if node.target not in lifted:
-            with graph.inserting_before(first):
-                lifted[node.target] = graph.placeholder(str(node.target).replace(".", "_"))
-            lifted[node.target].meta = dict(node.meta)
+            with graph.inserting_after(last):
+                lifted[node.target] = last = graph.placeholder(str(node.target))
+            last.meta = dict(node.meta)
         node.replace_all_uses_with(lifted[node.target])
         graph.erase_node(node)
     return [getattr(module, name).detach() for name in lifted]

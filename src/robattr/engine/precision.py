@@ -1,8 +1,8 @@
 """Arithmetic as an explicit choice: fp32 (exact products), tf32 (10-bit mantissa in products), bf16 (8-bit, autocast).
 
-tf32 and bf16 change convolutions and matrix products alone; sums of the path, sizes and updates stay in float32. Where
-tf32 is compiled, input gradients of convolutions run in half precision, whose mantissa is the same (`engine.kernels`).
-On a CPU tf32 is fp32.
+tf32 and bf16 change convolutions and matrix products alone; sums of the path, sizes and updates stay in float32. In
+tf32, input gradients of convolutions run in half precision, whose mantissa is the same (`formula.convolution`). On a
+CPU tf32 is fp32.
 """
 
 from __future__ import annotations

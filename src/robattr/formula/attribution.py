@@ -77,7 +77,7 @@ class IG:
 
     def _integral(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
         if isinstance(self.at, AtOutput):
-            at_x1, at_x = (per_example(self.of(net, z, y), z) for z in (x1, x))
+            at_x1, at_x = (per_example(self.of(net, z, y), z, self.of) for z in (x1, x))
             return at_x1 - at_x
         pairs = list(zip(self.rule.nodes, self.rule.weights, strict=True))
         size = self.chunk or len(pairs)
