@@ -18,7 +18,7 @@ import typer
 
 from robattr.errors import RobattrError
 
-GROUPS = ("train", "evaluate", "report", "audit", "data", "bench")
+GROUPS = ("train", "evaluate", "report", "audit", "data")
 FULL = {errno.ENOSPC, errno.EDQUOT}
 MISPLACED = {
     errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS,

@@ -1,11 +1,11 @@
-"""Equal accuracy: how many midpoints are as good as the reference's right ends, measured on the case itself.
+"""Equal accuracy: the number of midpoints that is as accurate as the reference's right ends, measured on the case.
 
     IG            mean over examples of ‖IG_rule − IG_fine‖₁ / ‖IG_fine‖₁
-    ‖IG‖₁         mean of |‖IG_rule‖₁ − ‖IG_fine‖₁| / ‖IG_fine‖₁: the error of what is trained on
-    completeness  mean of |Σ IG_rule − (ℓ(x') − ℓ(x))| / |ℓ(x') − ℓ(x)|: what the literature watches
+    ‖IG‖₁         mean of |‖IG_rule‖₁ − ‖IG_fine‖₁| / ‖IG_fine‖₁, the error of the penalty
+    completeness  mean of |Σ IG_rule − (ℓ(x') − ℓ(x))| / |ℓ(x') − ℓ(x)|, the usual check in the literature
 
-at the x' that the adversary finds. Networks of ReLUs have gradients that jump, so IG itself gains less from midpoints
-(its error stays O(1/m), with a smaller constant) than its sums, where the jumps average out.
+at the x' that the adversary finds. Gradients of ReLU networks jump. So the error of IG itself stays O(1/m) with the
+midpoint rule, with a smaller constant; in sums over pixels the jumps average out.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robattr.bench.results import Table
-from robattr.bench.subjects import Subject
+from benchmarks.results import Table
+from benchmarks.workloads import Workload
 from robattr.formula.attribution import IG
 from robattr.formula.network import bind, second_order
 from robattr.formula.quadrature import Rule, midpoint, right
@@ -30,7 +30,7 @@ ERRORS = ("IG", "‖IG‖₁", "completeness")
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Midpoints that match the reference by one of the errors: m in the update, m_attack in the attack."""
+    """Midpoints as accurate as the reference by one of the errors: m in the update, m_attack in the attack."""
 
     by: str
     m: int
@@ -38,10 +38,10 @@ class Accuracy:
 
 
 class Quadrature:
-    """The errors of rules on one case; each rule is evaluated once."""
+    """The errors of rules on one workload; each rule is evaluated once."""
 
-    def __init__(self, subject: Subject) -> None:
-        self.run, few = subject.run, subject.first(EXAMPLES)
+    def __init__(self, work: Workload) -> None:
+        self.config, few = work.config, work.first(EXAMPLES)
         with second_order(few.model):
             self._worst = few.objective(midpoint).attack(bind(few.model).detach(), few.x, few.y, start=few.start)
         self._few, self._fine = few, attribution(few, midpoint(FINE), self._worst)
@@ -53,31 +53,27 @@ class Quadrature:
         """The three errors of a rule."""
         if rule not in self._known:
             ig, fine = attribution(self._few, rule, self._worst), self._fine
-            total = ig.flatten(1).sum(1)
             values = (
                 norm(ig - fine) / norm(fine),
                 (norm(ig) - norm(fine)).abs() / norm(fine),
-                (total - self._gain).abs() / self._gain.abs(),
+                (ig.flatten(1).sum(1) - self._gain).abs() / self._gain.abs(),
             )
             self._known[rule] = {name: float(value.mean()) for name, value in zip(ERRORS, values, strict=True)}
         return self._known[rule]
 
     def equal(self, by: str) -> Accuracy:
-        """The fewest midpoints of the grid whose error does not exceed that of the recipe's right ends."""
-
-        def error(rule: Rule) -> float:
-            return self.errors(rule)[by]
-
-        return Accuracy(by, fewest(error, self.run.m), fewest(error, self.run.m_attack))
+        """The fewest midpoints whose error does not exceed the error of the recipe's right ends."""
+        m, m_attack = (fewest(lambda rule: self.errors(rule)[by], n) for n in (self.config.m, self.config.m_attack))
+        return Accuracy(by, m, m_attack)
 
     def table(self, found: list[Accuracy]) -> Table:
-        """The reference's rules and ours, with their errors."""
+        """The errors of the reference's rules and of ours."""
         rows: list[tuple[str | float, ...]] = []
 
         def add(use: str, who: str, name: str, rule: Rule) -> None:
             rows.append((use, f"{name}({len(rule)})", who, *self.errors(rule).values()))
 
-        for use, reference in (("update", self.run.m), ("attack", self.run.m_attack)):
+        for use, reference in (("update", self.config.m), ("attack", self.config.m_attack)):
             add(use, "reference", "right", right(reference))
             for each in found:
                 m = each.m if use == "update" else each.m_attack
@@ -88,21 +84,21 @@ class Quadrature:
 
 
 def fewest(error: Callable[[Rule], float], reference: int) -> int:
-    """The fewest midpoints of the grid whose error does not exceed that of `reference` right ends."""
-    bar = error(right(reference))
-    return next((m for m in GRID if m < reference and error(midpoint(m)) <= bar), reference)
+    """The fewest midpoints of the grid whose error does not exceed the error of `reference` right ends."""
+    allowed = error(right(reference))
+    return next((m for m in GRID if m < reference and error(midpoint(m)) <= allowed), reference)
 
 
-def fine_penalty(subject: Subject, worst: Tensor) -> float:
-    """mean ‖IG(x, x')‖₁ by the fine rule: how strong an adversary's x' is, whatever rule it looked through."""
-    few = subject.first(EXAMPLES)
+def fine_penalty(work: Workload, worst: Tensor) -> float:
+    """mean ‖IG(x, x')‖₁ by the fine rule: the strength of an x', independent of the rule that found it."""
+    few = work.first(EXAMPLES)
     return float(norm(attribution(few, midpoint(FINE), worst[:EXAMPLES])).mean())
 
 
-def attribution(subject: Subject, rule: Rule, worst: Tensor) -> Tensor:
-    """IG(x, x') without a graph, a few nodes at a time."""
+def attribution(work: Workload, rule: Rule, worst: Tensor) -> Tensor:
+    """IG(x, x') without a graph, in chunks of nodes."""
     with torch.no_grad():
-        return IG(rule=rule, chunk=CHUNK)(subject.model, subject.x, worst, subject.y)
+        return IG(rule=rule, chunk=CHUNK)(work.model, work.x, worst, work.y)
 
 
 def norm(a: Tensor) -> Tensor:

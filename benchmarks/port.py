@@ -1,8 +1,8 @@
-"""The obvious eager PyTorch port of the reference code: what the engine is measured against, and checked against.
+"""A direct eager PyTorch port of the reference code: the baseline of every comparison, and an independent check.
 
-Written the way one would write it first: modules called directly, `torch.autograd.grad(create_graph=True)`, parameters
-that require grad throughout, float32, the right Riemann sum, all points of a path as one batch. Nothing of
-`robattr.formula` or `robattr.engine` is used, so that it is an independent check too.
+Modules are called directly, gradients come from `torch.autograd.grad(create_graph=True)`, parameters require grad
+throughout, arithmetic is float32, the rule is the right Riemann sum, and all points of a path are one batch. The port
+uses nothing of `robattr`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def update(
 
 
 def saliency(model: nn.Module, x: Tensor, y: Tensor, points: Sequence[float], *, graph: bool = False) -> Tensor:
-    """S = Σ_channels |x ⊙ mean_i ∇ z_y(t_i x)|, scaled to sum H·W; one example, x (1, C, H, W), S (H, W)."""
+    """S = Σ_channels |x ⊙ mean_i ∇ z_y(t_i x)|, scaled to sum H·W, of one example: x (1, C, H, W), S (H, W)."""
     z = torch.cat([x * t for t in points])
     if not z.requires_grad:
         z.requires_grad_()
@@ -79,7 +79,7 @@ def saliency(model: nn.Module, x: Tensor, y: Tensor, points: Sequence[float], *,
 
 @dataclass(frozen=True)
 class Fragility:
-    """The reference's `ig_attack.py` (top-k): one example at a time, Kendall by SciPy after every iteration."""
+    """The reference's `ig_attack.py` (top-k): one example at a time, SciPy's Kendall after every iteration."""
 
     eps: float
     alpha: float
@@ -95,7 +95,7 @@ class Fragility:
         return gradient
 
     def __call__(self, model: nn.Module, twin: nn.Module, x: Tensor, y: Tensor) -> float:
-        """The lowest Kendall correlation of any iterate that keeps the label; 1 where none does."""
+        """The lowest Kendall correlation over the iterates that keep the label; 1 if none does."""
         from scipy.stats import kendalltau
 
         clean = saliency(model, x, y, self.points)
