@@ -122,10 +122,10 @@ def test_python_m_is_the_same_program_and_errors_are_one_line():
             "cannot read or write a (File exists): choose another --out",
         ),
         (PermissionError(errno.EACCES, "Permission denied", "a"), "cannot read or write a (Permission denied): choose"),
-        (OSError(errno.ENOSPC, "No space left on device"), "cannot write (No space left on device): make room"),
+        (OSError(errno.ENOSPC, "No space left on device"), "cannot write (No space left on device): free some space"),
         (
             torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 766.00 MiB. GPU 0 has a total of 139.80 GiB"),
-            "CUDA out of memory. Tried to allocate 766.00 MiB: free the card of other processes",
+            "CUDA out of memory. Tried to allocate 766.00 MiB: end other processes on the device",
         ),
     ],
 )
