@@ -13,7 +13,7 @@ from torch import nn
 import robattr
 from audit_fixtures import Plain, bars, taught
 from robattr.auditing import wrap
-from robattr.auditing.harden import Given
+from robattr.auditing.harden import CustomConfig
 from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel
 from robattr.formula import Distributional
 from robattr.models import load_weights
@@ -96,7 +96,7 @@ def test_any_objective_of_the_formula_and_tables(tmp_path) -> None:
 
 def test_a_given_objective_is_the_one_that_runs() -> None:
     rho = robattr.objectives.natural()
-    run = Given(given=rho, lr=0.5)
+    run = CustomConfig(given=rho, lr=0.5)
     assert run.objective() == rho
     assert isinstance(run, TrainConfig)
     assert run.as_dict().keys() - TrainConfig().as_dict().keys() == {"objective"}
@@ -135,7 +135,7 @@ class Leaning(Plain):
         return super().forward(x) + self.seen[:, None]
 
 
-@pytest.mark.parametrize(("used", "words"), [(False, "copy fails"), (True, "copy answers differently")])
+@pytest.mark.parametrize(("used", "words"), [(False, "copy fails"), (True, "copy returns other logits")])
 def test_a_model_whose_copy_leans_on_it_is_refused(used: bool, words: str, tmp_path) -> None:
     net = Leaning().eval()
     if used:
@@ -205,7 +205,7 @@ def test_a_state_of_more_than_tensors_is_audited_but_not_hardened(tmp_path) -> N
     ("key", "value", "argument"), [("dataset", "mnist", "data"), ("eps", 0.3, "eps"), ("method", "madry", "objective")]
 )
 def test_what_an_argument_decides_is_no_change(plain, key: str, value: object, argument: str, tmp_path) -> None:
-    with pytest.raises(InvalidInput, match=rf"{key} is not among the changes: the argument `{argument}`"):
+    with pytest.raises(InvalidInput, match=rf"{key} cannot be changed: use the argument `{argument}`"):
         robattr.harden(plain, bars(), out=tmp_path / "h", changes={key: value}, **QUICK)
     assert not (tmp_path / "h").exists()
 

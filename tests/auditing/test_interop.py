@@ -24,7 +24,7 @@ from robattr.auditing import (
     per_token,
     to_robustness,
 )
-from robattr.auditing.maps import maps
+from robattr.auditing.record import parse_maps
 from robattr.errors import InvalidInput, UnsupportedModel
 from robattr.metrics import spearman
 
@@ -77,14 +77,14 @@ def test_captum_names_are_checked(plain: nn.Module) -> None:
         saliency(captum_map("InputXGradient"), nn.Sequential(nn.Flatten(), _Fails()), x, y)
     with pytest.raises(UnsupportedModel, match=r"captum:LRP fails on this model: .*Flatten"):
         saliency(captum_map("LRP"), nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), x, y)
-    assert [m.name for m in maps("ig, captum:Saliency", points=5)] == ["ig", "captum-Saliency"]
-    assert maps("ig", points=5)[0].nodes == 5
+    assert [m.name for m in parse_maps("ig, captum:Saliency", points=5)] == ["ig", "captum-Saliency"]
+    assert parse_maps("ig", points=5)[0].nodes == 5
     with pytest.raises(InvalidInput, match="name of a map"):
-        maps([robattr.evaluation.from_callable(lambda m, x, y: x, name="../evil")])
-    assert maps(simple_gradient()) == [simple_gradient()]
+        parse_maps([robattr.attacks.from_callable(lambda m, x, y: x, name="../evil")])
+    assert parse_maps(simple_gradient()) == [simple_gradient()]
     for function in (lambda m, x, y: x, [lambda m, x, y: x]):
         with pytest.raises(InvalidInput, match=r"got function: .*from_callable"):
-            maps(function)
+            parse_maps(function)
 
 
 class _Fails(nn.Module):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from robattr.attacks import integrated_gradients, simple_gradient
-from robattr.auditing.settings import Settings
+from robattr.auditing.record import Settings
 from robattr.data import from_tensors
 from robattr.errors import InvalidInput
 from robattr.evaluation import for_dataset, paper, scaled, strict

@@ -261,8 +261,8 @@ class Whitened(nn.Module):
         (lambda net, x, y: (net, x, y, replace(TOY, k=37)), "between 1 and the 36 pixels"),
         (lambda net, x, y: (net, x, y, replace(TOY, eval_k=0)), "between 1 and the 36 pixels"),
         (lambda net, x, y: (net, x, (net(x).argmax(dim=1) + 1) % 3, TOY), "none of the 12 examples"),
-        (lambda net, x, y: (nn.Sequential(net, Noisy()), x, y, TOY), "differently when asked twice"),
-        (lambda net, x, y: (nn.Sequential(Whitened(), net), x, y, TOY), "depends on the others in its batch"),
+        (lambda net, x, y: (nn.Sequential(net, Noisy()), x, y, TOY), "two calls in eval mode return different logits"),
+        (lambda net, x, y: (nn.Sequential(Whitened(), net), x, y, TOY), "with the other examples in its batch"),
         (lambda net, x, y: (net, x.where(x > 0, torch.nan), y, TOY), "NaN"),
     ],
 )

@@ -227,10 +227,10 @@ def _model(ref: str, weights: Path | None) -> nn.Module:
 def _preprocessing(mean: str | None, std: str | None, weights: Path | None) -> dict[str, Any] | None:
     """As given, where it is that of the weights."""
     from robattr._text import numbers
-    from robattr.auditing.preprocessing import check_given
+    from robattr.auditing.wrapped_model import check_preprocessing
 
     given = {key: numbers(text) for key, text in (("mean", mean), ("std", std)) if text is not None}
-    check_given(given, weights)
+    check_preprocessing(given, weights)
     return given or None
 
 

@@ -94,7 +94,7 @@ def evaluate(
     names = list(range(len(x))) if ids is None else [int(i) for i in ids]
     job = _Job(model, x, y, names, protocol, map, source, compiled)
     with precision(arithmetic, job.device.type):
-        check(model, x.to(job.device), y.to(job.device), job.ids, protocol)
+        check(model, x.to(job.device), y.to(job.device), job.ids, protocol, differentiated=source is None)
         if source is not None:
             check_source(source, model, x[:1].to(job.device), y[:1].to(job.device))
         job = replace(job, y=y.long())
