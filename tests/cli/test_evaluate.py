@@ -130,19 +130,6 @@ def test_a_refused_command_discards_and_measures_nothing(runs, tmp_path: Path) -
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
-def test_a_run_is_evaluated_on_another_dataset_by_its_own_network(runs) -> None:
-    model, shown = command._subject(str(runs[0]), "fashion-mini", None)
-    assert (type(model).__name__, shown.name) == (type(small_cnn()).__name__, "fashion-mini")
-
-
-def test_a_hardened_run_is_sent_to_the_audit(runs, tmp_path: Path) -> None:
-    run = shutil.copytree(runs[0], tmp_path / "hardened")
-    config = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps({**config, "recipe": "harden"}))
-    refused = str(invoke("evaluate", run).exception)
-    assert f"robattr audit --model FACTORY --weights {run / 'model.safetensors'}" in refused
-
-
 def test_fresh_discards_earlier_records(runs, tmp_path: Path) -> None:
     words = ("--examples", 6, "--maps", "sg", "--device", "cpu", "--out", tmp_path)
     assert invoke("evaluate", runs[0], *words).exit_code == 0
@@ -174,12 +161,6 @@ def test_a_model_file_needs_its_dataset(runs, tmp_path: Path) -> None:
     words = ("--dataset", "fashion-mini", "--examples", 4, "--maps", "sg", "--device", "cpu", "--out", tmp_path)
     assert invoke("evaluate", file, *words).exit_code == 0
     assert (tmp_path / "paper-sg.json").is_file()
-
-
-def test_what_is_no_trained_run_is_named(runs, tmp_path: Path) -> None:
-    assert "neither a run directory" in str(invoke("evaluate", tmp_path / "nowhere").exception)
-    (tmp_path / "config.json").write_text(json.dumps({"name": "net", "method": "audit"}))
-    assert "use robattr audit" in str(invoke("evaluate", tmp_path).exception)
 
 
 def test_files_of_one_name_in_two_folders_keep_their_records_apart(runs, tmp_path: Path, monkeypatch) -> None:

@@ -34,7 +34,6 @@ from robattr.models import (
     to_half,
     zoo,
 )
-from robattr.models.architecture import RENAMED, build
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:
@@ -264,20 +263,6 @@ def test_the_shipped_zoo_is_whole() -> None:
         assert record["config"]["recipe"] == name, "one name, one model"
         assert record["summary"]["dataset"] == name.partition("/")[0]
     assert sum(file.stat().st_size for file in zoo.FOLDER.glob("*.safetensors")) < 30e6
-
-
-def test_a_paper_recipe_without_weights_says_which_exist() -> None:
-    with pytest.raises(CheckpointError, match=r"got 'mnist/ig-sum-norm': available: mnist/ig-sum-norm-tuned"):
-        load_model("mnist/ig-sum-norm")
-
-
-@pytest.mark.parametrize(("old", "new"), sorted(RENAMED.items()))
-def test_files_with_an_earlier_name_of_a_network_are_read(old: str, new: str, tmp_path: Path) -> None:
-    net = build(Spec(new, {"classes": 3}))
-    object.__setattr__(net, "spec", Spec(old, {"classes": 3}))
-    read = load_model(save_model(net, tmp_path / "m.safetensors"))
-    assert read.spec.name == new
-    assert same(read, net)
 
 
 # --- load_weights ------------------------------------------------------------------------------------------------

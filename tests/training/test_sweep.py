@@ -20,7 +20,7 @@ from robattr.cli import app
 from robattr.data import from_tensors
 from robattr.engine.processes import World
 from robattr.errors import CheckpointError, InvalidInput
-from robattr.recipes.selection import measure_on_validation
+from robattr.runs import measure_on_validation
 from robattr.training.step import validate
 from robattr.training.sweep import (
     Result,

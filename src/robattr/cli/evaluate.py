@@ -16,13 +16,10 @@ import typer
 from robattr.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from robattr.data import Dataset
     from robattr.evaluation import Protocol
     from robattr.evaluation.run import Progress
 
-AUDITED = ("audit", "before")  # what robattr audit and harden call the runs of a user's own model
 COLUMNS = {"nat_acc": "Nat Acc", "adv_acc": "Adv Acc", "topk": "TopK Inter.", "kendall": "Rank Corr."}
 PERCENT = {"nat_acc", "adv_acc", "topk", "foreground_topk", "noise_topk"}
 STOPPED = "stopped; what was measured is recorded: the same command continues"
@@ -72,11 +69,13 @@ def evaluate(
     from robattr.engine.processes import join
     from robattr.evaluation.run import OutputDir
     from robattr.evaluation.run import evaluate as begin
+    from robattr.runs import open_run
 
-    model, data = _subject(run, dataset, data_dir)
+    opened = open_run(run, dataset=dataset, data_dir=data_dir)
+    model, data = opened.model, opened.data
     radius = None if eps is None else number(eps)
     settings = _protocol(protocol, data, eps=radius, steps=steps, split=split)
-    source = None if transfer is None else _subject(transfer, dataset, data_dir)[0]
+    source = None if transfer is None else open_run(transfer, dataset=dataset, data_dir=data_dir).model
     if source is not None:
         settings = replace(settings, name=f"{settings.name}@transfer")
     names = [name.strip() for name in maps.split(",")]
@@ -89,7 +88,7 @@ def evaluate(
         model.to(world.device)
         source = None if source is None else source.to(world.device)
         typed = shlex.join(["robattr", *sys.argv[1:]])
-        about = {"run": run, "split": split, "command": typed}
+        about = opened.about(split=split, command=typed)
         for map in asked:
             with _progress(f"{settings.name} {map.name}", shown=world.leads) as progress:
                 found = begin(
@@ -179,43 +178,6 @@ def _strangers(paths: list[Path]) -> str:
     digests = [read_config(run).get("examples") if run.config.is_file() else None for run in runs]
     other = all(digests) and len(labels[0]) == len(labels[1]) and digests[0] != digests[1]
     return "their digests differ" if other else ""
-
-
-def _subject(run: str, dataset: str | None, data_dir: Path | None) -> tuple[nn.Module, Dataset]:
-    """The model, and the dataset it was trained on or `dataset`."""
-    from robattr import data, models
-    from robattr.runs import load_model
-    from robattr.training import settings
-    from robattr.training.config import TrainConfig
-    from robattr.training.run_directory import RunDirectory, read_config
-    from robattr.training.setup import build_model, load_dataset
-
-    here = RunDirectory(Path(run))
-    if here.config.is_file():
-        config = read_config(here)
-        if config.get("method") in AUDITED:
-            raise InvalidInput(f"{run} is an audit of a model of yours, which it does not hold: use robattr audit")
-        here.check_bare(
-            f"use robattr audit with --weights {here.weights} and the --mean and --std in {here.preprocessing}"
-        )
-        if config.get("recipe") == "harden":
-            raise InvalidInput(
-                f"{run} was hardened from a model of yours, which it does not hold: use robattr audit --model FACTORY "
-                f"--weights {here.weights}"
-            )
-        trained = settings.change(TrainConfig(), config)
-        if not here.weights.is_file():
-            raise InvalidInput(f"{run} has no weights yet: finish it with robattr train --resume --out {run}")
-        if dataset and models.has_spec(here.weights):  # the network is the file's, whatever the data
-            return load_model(here.weights), data.load(dataset, data_dir)
-        shown = data.load(dataset, data_dir) if dataset else load_dataset(trained, data_dir)
-        return models.load_weights(build_model(trained, shown), here.weights), shown
-    known = dataset or run.split("/")[0]
-    if known not in data.names():
-        if not Path(run).is_file():
-            raise InvalidInput(f"{run} is neither a run directory, nor a .safetensors file, nor a model of the zoo")
-        raise InvalidInput(f"{run} does not say which dataset it was trained on: give --dataset")
-    return load_model(run), data.load(known, data_dir)
 
 
 def _records(run: Path) -> Path:

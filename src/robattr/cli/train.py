@@ -151,7 +151,7 @@ def sweep(
 
     Start the same command again to continue, and on more machines that share the folder to go faster.
     """
-    from robattr.recipes.selection import measure_on_validation
+    from robattr.runs import measure_on_validation
     from robattr.training.sweep import check_grid, parse_axes, table
     from robattr.training.sweep import sweep as begin
 

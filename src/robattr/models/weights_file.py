@@ -148,9 +148,9 @@ def locate(ref: str | Path) -> Path:
         raise CheckpointError(f"no such model file: {path}")
     if str(ref) in zoo.entries():
         return zoo.fetch(str(ref))
-    tuned = [name for name in zoo.entries() if name == f"{ref}-tuned"]
-    hint = f"available: {tuned[0]}" if tuned else nearest(str(ref), zoo.entries())
-    raise CheckpointError(f"expected a file, a run directory or a model of the zoo, got {str(ref)!r}: {hint}")
+    raise CheckpointError(
+        f"expected a file, a run directory or a model of the zoo, got {str(ref)!r}: {nearest(str(ref), zoo.entries())}"
+    )
 
 
 def _with_sorted_header(content: bytes) -> bytes:

@@ -9,18 +9,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from robattr import models
 from robattr.attacks.maps import by_name
 from robattr.engine.processes import choose_device
 from robattr.errors import CheckpointError
 from robattr.evaluation import for_dataset
 from robattr.evaluation.protocol import named
 from robattr.evaluation.run import OutputDir, evaluate
+from robattr.runs import open_run
 from robattr.training import checkpoint
 from robattr.training.config import TrainConfig
 from robattr.training.loop import Outcome, train
 from robattr.training.run_directory import RunDirectory, read_config
-from robattr.training.setup import build_model, load_dataset
 
 Progress = Callable[[int, int], None]
 
@@ -71,23 +70,21 @@ class Job:
 
     def evaluate(self, *, device: str, data_dir: Path | None, progress: Progress) -> None:
         """Attack and measure, or continue; the records are written into the run."""
-        data = load_dataset(self.run, data_dir)
-        weights = RunDirectory(self.path).weights
+        opened = open_run(self.path, data_dir=data_dir)
         where = choose_device(device)
-        model = models.load_weights(build_model(self.run, data), weights).to(where).eval()
-        protocol = named(self.protocol, for_dataset(data))
-        x, y, ids = data.examples("test", self.examples)
+        protocol = named(self.protocol, for_dataset(opened.data))
+        x, y, ids = opened.data.examples("test", self.examples)
         words = ["robattr", "evaluate", self.path.as_posix(), "--maps", self.map, "--examples", str(self.examples)]
         words += ["--protocol", self.protocol] if self.protocol != "paper" else []
         evaluate(
-            model,
+            opened.model.to(where),
             x,
             y,
             protocol=protocol,
             map=by_name(self.map, N=protocol.N, bounds=protocol.bounds),
             ids=ids.tolist(),
             place=OutputDir(self.path / "records"),
-            about={"run": self.path.name, "split": "test", "classes": list(data.classes), "command": shlex.join(words)},
+            about={**opened.about(split="test", command=shlex.join(words)), "run": self.path.name},
             arithmetic="tf32",  # as `robattr evaluate` does where nothing else is asked for
             compiled=where.type == "cuda",
             progress=progress,
