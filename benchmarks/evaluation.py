@@ -33,7 +33,7 @@ def measure(device: torch.device, arithmetic: str, *, quick: bool) -> Case:
         with tempfile.TemporaryDirectory() as folder:
             begun = time.perf_counter()
             found = evaluate(
-                work.model, work.x, y, protocol=protocol, map=map, place=OutputDir(Path(folder)), arithmetic=arithmetic,
+                work.model, work.x, y, protocol=protocol, map=map, out=OutputDir(Path(folder)), precision=arithmetic,
                 compiled=work.x.is_cuda,
             )  # fmt: skip
             seconds = time.perf_counter() - begun

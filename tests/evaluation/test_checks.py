@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from evaluation_fixtures import IG, TOY
 from robattr.engine import precision
 from robattr.errors import InvalidInput, UnsupportedModel
-from robattr.evaluation import scaled
+from robattr.evaluation import evaluate, scaled
 from robattr.evaluation.checks import ModelProbe, check, examine, require
 
 
@@ -88,3 +91,51 @@ def test_ids_must_be_different_and_one_per_example(ids: list[int]) -> None:
     p = probe(nn.Linear(6, 3), 2)
     with pytest.raises(InvalidInput, match="2 different ids"):
         check(p.model, p.x, torch.zeros(2).long(), ids, scaled("", pixels=6, bounds=p.bounds))
+
+
+class Whitened(nn.Module):
+    """Takes the mean and the spread of the batch, in eval mode too."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return (z - z.mean()) / z.std()
+
+
+class Noisy(nn.Module):
+    def forward(self, z: Tensor) -> Tensor:
+        return z + torch.randn_like(z)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda net, x, y: (nn.Sequential(net, nn.Softmax(dim=1)), x, y, TOY), "drop the softmax"),
+        (lambda net, x, y: (net, 255 * x, y, TOY), r"expected inputs within the bounds \(0, 1\), got"),
+        (lambda net, x, y: (net, x, y, replace(TOY, k=37)), "between 1 and the 36 pixels"),
+        (lambda net, x, y: (net, x, y, replace(TOY, eval_k=0)), "between 1 and the 36 pixels"),
+        (lambda net, x, y: (net, x, (net(x).argmax(dim=1) + 1) % 3, TOY), "none of the 12 examples"),
+        (lambda net, x, y: (nn.Sequential(net, Noisy()), x, y, TOY), "two calls in eval mode return different logits"),
+        (lambda net, x, y: (nn.Sequential(Whitened(), net), x, y, TOY), "with the other examples in its batch"),
+        (lambda net, x, y: (net, x.where(x > 0, torch.nan), y, TOY), "NaN"),
+    ],
+)
+def test_bad_input_is_refused(case, spoil, says: str) -> None:
+    net, x, y, protocol = spoil(*case)
+    with pytest.raises(InvalidInput, match=says):
+        evaluate(net, x, y, protocol=protocol, map=IG)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"model": lambda z: z}, "model to be a Module, got function"),
+        ({"y": [0, 1]}, r"y to be a Tensor, got list: use torch\.as_tensor"),
+        ({"protocol": "paper"}, "protocol to be a Protocol, got str"),
+        ({"map": "ig"}, "map to be a AttributionMap, got str"),
+        ({"source": nn.Sequential(nn.Flatten(), nn.Linear(36, 2))}, "same 3 classes, got one of 2"),
+        ({"source": nn.Sequential(nn.Flatten(), nn.Linear(35, 3))}, r"same examples, \(1, 6, 6\), got one that fails"),
+    ],
+)
+def test_values_of_other_kinds_are_refused(case, wrong, says: str) -> None:
+    given = {**dict(zip(("model", "x", "y"), case, strict=True)), "protocol": TOY, "map": IG, **wrong}
+    with pytest.raises(InvalidInput, match=says):
+        evaluate(**given)

@@ -71,7 +71,7 @@ class Settings:
     def base(self, data: Dataset, *, values: int = 10) -> Protocol:
         """The paper's protocol for these data, with maps of `values` values."""
         made = protocols.scaled(data.name, pixels=values, bounds=data.bounds, eps=self.eps)
-        if self.eps is None and protocols.is_the_papers(data):
+        if self.eps is None and protocols.is_paper_dataset(data):
             made = protocols.paper(data.name)
         steps, points = self.steps or made.steps, self.points or made.N
         return replace(made, steps=steps, N=points, pgd_steps=min(made.pgd_steps, steps), seed=self.seed)
@@ -178,10 +178,10 @@ def measure(
         for protocol in settings.protocols(data, values=values):
             evaluate(
                 model, x, y,
-                protocol=protocol, map=map, ids=ids, place=OutputDir(records, world.rank, world.size),
-                arithmetic="fp32",
+                protocol=protocol, map=map, ids=ids, out=OutputDir(records, world.rank, world.size),
+                precision="fp32",
                 compiled=settings.compiled and map.guide is None,  # a method of another library cannot be compiled
-                about={key: value for key, value in about.items() if value is not None},
+                metadata={key: value for key, value in about.items() if value is not None},
                 progress=partial(watch, f"{protocol.name} {map.name}"),
             )  # fmt: skip
     return read_run(folder)

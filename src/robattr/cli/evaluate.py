@@ -88,7 +88,7 @@ def evaluate(
         model.to(world.device)
         source = None if source is None else source.to(world.device)
         typed = shlex.join(["robattr", *sys.argv[1:]])
-        about = opened.about(split=split, command=typed)
+        metadata = opened.about(split=split, command=typed)
         for map in asked:
             with _progress(f"{settings.name} {map.name}", shown=world.leads) as progress:
                 found = begin(
@@ -99,9 +99,9 @@ def evaluate(
                     map=map,
                     ids=ids.tolist(),
                     source=source,
-                    place=OutputDir(folder, world.rank, world.size, fresh=fresh),
-                    about=about,
-                    arithmetic=precision,
+                    out=OutputDir(folder, world.rank, world.size, fresh=fresh),
+                    metadata=metadata,
+                    precision=precision,
                     compiled=world.device.type == "cuda" if compiled is None else compiled,
                     progress=progress,
                 )
@@ -169,7 +169,7 @@ def _strangers(paths: list[Path]) -> str:
     labels = [{r["id"]: r["label"] for r in read(path)} for path in paths]
     if odd := [i for i in labels[0] if labels[1].get(i, labels[0][i]) != labels[0][i]]:
         return f"number {odd[0]} has label {labels[0][odd[0]]} and {labels[1][odd[0]]}"
-    kept = [gallery.beside(path) for path in paths]
+    kept = [gallery.path_for(path) for path in paths]
     if all(file.is_file() for file in kept):
         one, two = ({int(i): x for i, x in zip(g.id, g.image, strict=True)} for g in map(read_gallery, kept))
         if odd := [i for i in one if i in two and not np.array_equal(one[i], two[i])]:

@@ -25,6 +25,7 @@ from robattr.formula.scalars import cross_entropy, logit, margin
 CURVE = 20  # points of the score against iterations
 RADII = (0.5, 1.0, 2.0, 4.0, 8.0)  # of the score against ε, in units of the protocol's
 SATURATED = 0.01  # a gain of the attack that no longer counts
+QUERIES = 200  # of the search without gradients
 
 
 def completeness_gap(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -86,14 +87,14 @@ def random_search(
     eps: float,
     bounds: tuple[float, float],
     ids: Sequence[int],
-    queries: int = 200,
+    queries: int,
 ) -> Tensor:
     """Adversarial points found without any gradient (after Andriushchenko et al. 2020, Square Attack).
 
     Each query sets one random window (of a flat input: a random subset) to x ± ε and keeps it if the margin
     grew.
     """
-    rand = per_example_rng.source([(i,) for i in ids], 7)
+    rand = per_example_rng.rand_like([(i,) for i in ids], 7)
     wide = (-1, *(1,) * (x.dim() - 1))
     with second_order(model), torch.no_grad():
         best = (x + eps * (rand(x[:, :, :1]) - 0.5).sign() if x.dim() == 4 else x).clamp(*bounds)
@@ -135,7 +136,7 @@ def accuracies(attack: PGDAttack, x: Tensor, y: Tensor, *, ids: Sequence[int]) -
     points = {
         "pgd": attack(x, y, ids=ids),
         "margin": replace(attack, loss=margin)(x, y, ids=ids),
-        "search": random_search(attack.model, x, y, eps=attack.eps, bounds=attack.bounds, ids=ids),
+        "search": random_search(attack.model, x, y, eps=attack.eps, bounds=attack.bounds, ids=ids, queries=QUERIES),
         "unbounded": replace(attack, eps=whole, alpha=whole / 10, steps=steps)(x, y, ids=ids),
     }
     with second_order(attack.model), torch.no_grad():

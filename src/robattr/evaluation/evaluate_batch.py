@@ -15,7 +15,7 @@ from robattr.attacks.maps import AttributionMap, orderable, saliency
 from robattr.evaluation.diagnostics import completeness_gap, curve_points, vanishing
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.protocol_attacks import attribution_attacks, measures, noise_control, prediction_attacks
-from robattr.evaluation.resume_checks import answers, centres
+from robattr.evaluation.resume_checks import label_probability, mass_centres
 from robattr.formula.network import second_order
 from robattr.metrics import kendall, tie_ceiling, topk_intersection
 
@@ -41,7 +41,7 @@ def evaluate_batch(
     block, the attribution attack is compiled.
     """
     with second_order(model), torch.no_grad():
-        sure, predicted = answers(model, x, y)
+        probability, predicted = label_probability(model, x, y)
         withstood = torch.ones_like(predicted, dtype=torch.bool)
         for attack in prediction_attacks(protocol, source or model):
             withstood &= model(attack(x, y, ids=ids)).argmax(dim=1) == y
@@ -51,7 +51,7 @@ def evaluate_batch(
             "label": int(y[b]),
             "predicted": int(predicted[b]),
             "correct": bool(predicted[b] == y[b]),
-            "confidence": round(float(sure[b]), 4),
+            "confidence": round(float(probability[b]), 4),
             "adv_correct": bool(withstood[b]),
             "protocol": protocol.name,
             "map": map.name,
@@ -75,7 +75,7 @@ def evaluate_batch(
                 records[b]["excluded"] = "the clean map is constant or not finite: it has no order to keep"
         right, clean = right[usable], clean[usable]
     if len(right):
-        for b, at in zip(right.tolist(), centres(map, model, x[right], y[right], clean=clean), strict=True):
+        for b, at in zip(right.tolist(), mass_centres(map, model, x[right], y[right], clean=clean), strict=True):
             records[b]["centre"] = at
         names = [int(ids[b]) for b in right.tolist()]
         attacks = attribution_attacks(protocol, model, map, images=x.dim() == 4, source=source, batch=batch)
@@ -128,7 +128,7 @@ def _diagnostics(model: nn.Module, x: Tensor, y: Tensor, map: AttributionMap, ea
     return [
         {
             "completeness_gap": _number(gap[b]),
-            "vanishing_map": float(each[0].still[b]),
+            "vanishing_map": float(each[0].vanished[b]),
             "flips": float(each[0].flips[b]),
             "curves": {name: [round(v, 4) for v in values[b].tolist()] for name, values in curves.items()},
         }

@@ -104,13 +104,13 @@ def paper(dataset: str) -> Protocol:
 
 def for_dataset(data: Dataset) -> Protocol:
     """`paper` of a dataset by name; for any other data or range, the same way scaled to its size and range."""
-    if is_the_papers(data):
+    if is_paper_dataset(data):
         return _PAPER[data.name]
     _, height, width = data.shape
     return scaled(data.name, pixels=height * width, bounds=data.bounds)
 
 
-def is_the_papers(data: Dataset) -> bool:
+def is_paper_dataset(data: Dataset) -> bool:
     """Whether the data are one of the paper's datasets, in the range that its ε is of."""
     return data.name in _PAPER and tuple(data.bounds) == _PAPER[data.name].bounds
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from robattr.engine.files import write_atomically
 from robattr.errors import CheckpointError, InvalidInput
 
 try:
@@ -135,7 +136,7 @@ def merge(path: Path, ids: Iterable[int]) -> list[Record]:
             f"expected {len(wanted)} examples in {path}, got {len(wanted) - len(missing)} "
             f"(id {missing[0]} is missing): run the same command again to resume"
         )
-    _replace(path, b"".join(line + b"\n" for line in lines.values()))
+    write_atomically(path, b"".join(line + b"\n" for line in lines.values()))
     for shard in _shards(path):
         shard.unlink()
     return [json.loads(lines[i]) for i in wanted]
@@ -155,7 +156,7 @@ def _settle(path: Path, settings: Mapping[str, Any], *, begun: bool) -> None:
         return
     if theirs is None or not begun:
         text = json.dumps({"fingerprint": fingerprint(settings), "settings": mine}, indent=1)
-        _replace(note, text.encode() + b"\n")
+        write_atomically(note, text.encode() + b"\n")
         return
     odd = [key for key in sorted({*mine, *theirs}) if mine.get(key) != theirs.get(key)]
     changes = ", ".join(f"{key} {theirs.get(key)!r} → {mine.get(key)!r}" for key in odd)
@@ -207,21 +208,6 @@ def _open_alone(shard: Path) -> int:
             os.close(file)
             raise CheckpointError(f"expected {shard} to be free, but a process is writing it: wait for it") from cause
     return file
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Put `content` at `path` so that a reader, or a kill, finds the old file or the new one and nothing between."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _id(row: Mapping[str, Any]) -> int:

@@ -53,7 +53,7 @@ def _check_k(k: int | Tensor, a: Tensor, *, available: Tensor | None) -> Tensor:
     most = a.shape[1] if available is None else available.to(need.device)
     if bool(((need < 1) | (need > most)).any()):  # plain numbers are compared without waiting for the device
         raise InvalidInput(
-            f"expected 1 ≤ k ≤ the number of pixels ({_bounds(most)}), got k = {_bounds(need)}: choose a smaller k"
+            f"expected 1 ≤ k ≤ the number of pixels ({_bounds(most)}), got k = {_bounds(need)}: choose another k"
         )
     return need.to(a.device, torch.int64).expand(len(a))
 

@@ -118,7 +118,7 @@ def _short(value: Any) -> Any:
 
 
 def _write(path: Path, kept: Record, evaluation: Evaluation) -> Iterator[tuple[Path, bool]]:
-    files, beside = {path: kept.text.encode()}, gallery.beside(path)
+    files, beside = {path: kept.text.encode()}, gallery.path_for(path)
     if evaluation.gallery is None:
         beside.unlink(missing_ok=True)  # of what was there before
     else:

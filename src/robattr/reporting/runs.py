@@ -296,5 +296,5 @@ def _of_records(path: Path, records: Sequence[tuple[Path, Record]]) -> RunResult
 
 
 def _gallery(of: Path) -> Path | None:
-    path = gallery.beside(of)
+    path = gallery.path_for(of)
     return path if path.is_file() else None

@@ -83,9 +83,9 @@ class Job:
             protocol=protocol,
             map=by_name(self.map, N=protocol.N, bounds=protocol.bounds),
             ids=ids.tolist(),
-            place=OutputDir(self.path / "records"),
-            about={**opened.about(split="test", command=shlex.join(words)), "run": self.path.name},
-            arithmetic="tf32",  # as `robattr evaluate` does where nothing else is asked for
+            out=OutputDir(self.path / "records"),
+            metadata={**opened.about(split="test", command=shlex.join(words)), "run": self.path.name},
+            precision="tf32",  # as `robattr evaluate` does where nothing else is asked for
             compiled=where.type == "cuda",
             progress=progress,
         )
