@@ -22,7 +22,7 @@ from robattr.engine.processes import World, choose_device
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import Protocol, paper, scaled
 from robattr.evaluation.evaluate_batch import evaluate_batch
-from robattr.evaluation.protocol import is_the_papers
+from robattr.evaluation.protocol import is_paper_dataset
 from robattr.models import zoo
 from robattr.models.weights_file import locate
 from robattr.training import settings
@@ -166,7 +166,7 @@ def measure_on_validation(examples: int = 100, *, device: str = "auto", data_dir
 
 def _validation_protocol(run: Run) -> Protocol:
     """The paper's evaluation of the dataset; for other data the same, scaled to their size, at the training's ε."""
-    if is_the_papers(run.data):
+    if is_paper_dataset(run.data):
         return paper(run.data.name)
     _, height, width = run.data.shape
     eps = run.config.eps if run.config else None
