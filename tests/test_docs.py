@@ -120,7 +120,7 @@ def test_the_readmes_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_importing_robattr_is_light() -> None:
     """It loads torch and NumPy, no optional package and no room above the formula; the rooms are found all the same."""
     code = (
-        "import sys, robattr; heavy = {'scipy', 'PIL', 'pooch', 'typer', 'rich', 'matplotlib', 'jinja2', "
+        "import sys, robattr; heavy = {'scipy', 'PIL', 'requests', 'typer', 'rich', 'matplotlib', 'jinja2', "
         "'tensorboard', 'safetensors', 'optuna', 'captum', 'robattr.training', 'robattr.evaluation', 'robattr.cli'};"
         "print(sorted(heavy & set(sys.modules)), robattr.auditing.__name__)"
     )

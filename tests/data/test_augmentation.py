@@ -12,8 +12,8 @@ from skimage import transform
 
 from robattr import data
 from robattr.data.augmentation import Geometry, augment, draw, sources, warp
-from robattr.data.equalisation import equalise
-from robattr.data.resize import resize_bilinear
+from robattr.data.images import equalise
+from robattr.data.images import resize_bilinear
 from robattr.errors import InvalidInput
 
 
@@ -60,7 +60,7 @@ def test_equalise_every_count_of_the_lowest_bin() -> None:
 def test_equalise_in_chunks_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     images = torch.from_numpy(noise(9, 3, 8, 8))
     whole = equalise(images)
-    monkeypatch.setattr("robattr.data.equalisation.CHUNK", 100)
+    monkeypatch.setattr("robattr.data.images.CHUNK", 100)
     assert torch.equal(equalise(images), whole)
     assert equalise(images[:0]).shape == (0, 3, 8, 8)
 

@@ -1,4 +1,4 @@
-"""A user's own network, by the name of the function that builds it."""
+"""Networks by name: the network of a dataset, and a user's own by the function that builds it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import inspect
 import re
 import sys
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,28 @@ from typing import Any
 from torch import nn
 
 from robattr.errors import InvalidInput, RobattrError, UnsupportedModel, nearest
+from robattr.models.cnn import paper_cnn, small_cnn
+from robattr.models.resnet import flower_resnet, gtsrb_resnet
 
 NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+
+DEFAULTS: dict[str, Callable[[], nn.Module]] = {
+    "mnist": paper_cnn,
+    "fashion-mnist": paper_cnn,
+    "gtsrb": gtsrb_resnet,
+    "flower": flower_resnet,
+    "fashion-mini": small_cnn,
+}
+
+
+def for_dataset(name: str) -> nn.Module:
+    """The paper's network for `name` (a small CNN for `fashion-mini`), initialised from torch's global generator.
+
+    Call `torch.manual_seed` first for a reproducible start.
+    """
+    if name not in DEFAULTS:
+        raise InvalidInput(f"expected a dataset with a network of its own, got {name!r}: {nearest(name, DEFAULTS)}")
+    return DEFAULTS[name]()
 
 
 def from_factory(ref: str) -> nn.Module:
