@@ -1,13 +1,9 @@
-"""An audit that is killed goes on where it was, and the command line around it."""
+"""`robattr audit`, `harden` and `doctor`: options, messages, exit codes."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,55 +16,6 @@ from robattr.cli.audit import _model
 from robattr.models import save_model
 
 HERE = Path(__file__).parents[1]
-ARGUMENTS = ["--eps", "8/255", "--protocol", "paper", "--points", "16", "--examples", "24", "--device", "cpu"]
-
-
-def command(*words: str | Path) -> list[str]:
-    return [sys.executable, "-m", "robattr", *map(str, words)]
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
-
-
-def test_a_killed_audit_continues_and_ends_with_the_same_records(tmp_path) -> None:
-    top = folder(tmp_path / "images", each=8)
-    common = ["audit", "--model", "audit_fixtures:wide", "--data", top, *ARGUMENTS, "--steps", "1"]
-    subprocess.run(command(*common, "-o", tmp_path / "whole.html"), env=environment(), check=True, timeout=300)
-
-    broken = subprocess.Popen(command(*common, "-o", tmp_path / "broken.html"), env=environment())
-    shard = tmp_path / "broken" / "records" / "paper-ig.rank0-of-1.jsonl"
-    try:
-        while broken.poll() is None and not (shard.exists() and shard.stat().st_size):
-            time.sleep(0.01)
-    finally:
-        broken.send_signal(signal.SIGKILL)
-        broken.wait()
-    assert broken.returncode == -signal.SIGKILL  # it was still at work
-    done = shard.read_bytes().count(b"\n")
-    assert 0 < done < 24
-    assert not (tmp_path / "broken.html").exists()
-
-    subprocess.run(command(*common, "-o", tmp_path / "broken.html"), env=environment(), check=True, timeout=300)
-    records = [tmp_path / name / "records" / "paper-ig.jsonl" for name in ("whole", "broken")]
-    assert records[0].read_bytes() == records[1].read_bytes()
-    assert (tmp_path / "broken.html").exists()
-
-
-def test_ctrl_c_says_how_to_go_on(tmp_path) -> None:
-    top = folder(tmp_path / "images", each=8)
-    words = ["audit", "--model", "audit_fixtures:wide", "--data", top, *ARGUMENTS, "--steps", "9"]
-    at_work = subprocess.Popen(
-        command(*words, "-o", tmp_path / "audit.html"), env=environment(), stderr=subprocess.PIPE, text=True
-    )
-    shard = tmp_path / "audit" / "records" / "paper-ig.rank0-of-1.jsonl"
-    while at_work.poll() is None and not shard.exists():
-        time.sleep(0.01)
-    at_work.send_signal(signal.SIGINT)
-    said = at_work.communicate(timeout=300)[1]
-    assert at_work.returncode == 130, said
-    assert "the same command continues" in said
-    assert "Traceback" not in said
 
 
 @pytest.fixture
@@ -85,9 +32,20 @@ def run(*words: str):
     return CliRunner().invoke(app, [*words], catch_exceptions=True)
 
 
+def test_ctrl_c_says_that_the_same_command_continues(place: Path, monkeypatch) -> None:
+    def interrupted(*args, progress, **settings) -> None:
+        progress(0, 6)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("robattr.auditing.record.evaluate", interrupted)
+    said = run("audit", "--model", "audit_fixtures:factory", "--data", "images", "--device", "cpu", "--points", "2")
+    assert said.exit_code == 130, said.output
+    assert "the same command continues" in said.output
+
+
 def test_the_audit_command(place: Path) -> None:
     model = ("--model", "audit_fixtures:blank", "--weights", "weights.safetensors")
-    small = ("--steps", "2", "--points", "3", "--examples", "6", "--device", "cpu")
+    small = ("--steps", "1", "--points", "2", "--examples", "6", "--device", "cpu", "--protocol", "paper")
     said = run("audit", *model, "--data", "images", "--mean", "0,0,0", "--std", "1,1,1", *small)
     assert said.exit_code == 0, said.output
     for words in ("this runs its code", "1 files are no readable images", "the explanations", "→", "wrote audit.html"):
@@ -137,31 +95,9 @@ def test_a_model_without_its_factory_is_explained(place: Path) -> None:
 
 
 def test_the_harden_command(place: Path) -> None:
-    words = (
-        "harden",
-        "--model",
-        "audit_fixtures:factory",
-        "--data",
-        "images",
-        "--objective",
-        "ig-norm",
-        "--device",
-        "cpu",
-    )
-    small = (
-        "--steps",
-        "2",
-        "--batch",
-        "4",
-        "--audit-steps",
-        "2",
-        "--points",
-        "3",
-        "--held-out",
-        "0.25",
-        "--eps",
-        "8/255",
-    )
+    model = ("--model", "audit_fixtures:factory", "--data", "images", "--device", "cpu")
+    words = ("harden", *model, "--objective", "ig-norm", "--eps", "8/255", "--held-out", "0.25")
+    small = ("--steps", "1", "--batch", "4", "--audit-steps", "1", "--points", "2", "--examples", "4")
     said = run(*words, *small, "--set", "attack_steps=1", "--set", "m=2", "--freeze", "stem")
     assert said.exit_code == 0, said.output
     assert "before: " in said.output
