@@ -7,7 +7,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 NUMERICAL := tests/formula tests/engine tests/metrics tests/attacks tests/models
 
 .DEFAULT_GOAL := help
-.PHONY: help install test numerical check format demo bench clean
+.PHONY: help install test numerical check format demo bench results clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ demo: install  ## train, attack and measure four small models; writes runs/demo/
 bench: install  ## measure the speed against an eager port; writes runs/bench.json
 	@mkdir -p runs
 	$(BIN)/python -m benchmarks --json runs/bench.json
+
+results: install  ## render docs/results.md from the records in results/
+	$(BIN)/python -m results.render
 
 clean:  ## remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache build dist

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from robattr._text import interval, number, numbers
+from robattr._text import interval, number, numbers, printable
 from robattr.errors import InvalidInput
 
 
@@ -29,3 +29,7 @@ def test_lists_of_numbers() -> None:
     for wrong in ("1,0", "0", "0,1,2"):
         with pytest.raises(InvalidInput, match="two rising numbers"):
             interval(wrong)
+
+
+def test_control_characters_and_broken_bytes_are_written_out() -> None:
+    assert printable("é\x1b[2J\n\udc80") == "é\\x1b[2J\\n\\udc80"

@@ -16,7 +16,7 @@ from robattr.auditing.harden import CustomConfig
 from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel
 from robattr.formula import Distributional
 from robattr.models import load_weights
-from robattr.reporting.runs import read_run
+from robattr.reporting.run_results import read_run
 from robattr.training.config import Objective, TrainConfig
 from robattr.training.run_directory import RunDirectory, read_config
 from robattr.training.settings import change

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from fake_runs import METHODS, write_run
 from robattr.reporting.export import write_records
 from robattr.reporting.html import write_page
-from robattr.reporting.runs import read_runs
+from robattr.reporting.run_results import read_runs
 
 CHROMIUM = which("chromium") or which("chromium-browser")
 pytestmark = pytest.mark.skipif(

@@ -19,7 +19,7 @@ from robattr.engine.processes import join
 from robattr.errors import InvalidInput
 from robattr.formula.network import second_order
 from robattr.reporting.html import write_page
-from robattr.reporting.runs import RunResults
+from robattr.reporting.run_results import RunResults
 from robattr.reporting.verdict import Verdict, verdict
 
 CALLED = "robattr.audit(model, data, ...)  # in Python, with the settings listed above"

@@ -27,9 +27,9 @@ from robattr.evaluation.summary import compare
 from robattr.formula import Distributional
 from robattr.metrics.intervals import Comparison
 from robattr.reporting import audit_sections as words
+from robattr.reporting.audit_sections import Section
 from robattr.reporting.html import write_page
-from robattr.reporting.runs import RunResults as Audited
-from robattr.reporting.sections import Section
+from robattr.reporting.run_results import RunResults as Audited
 from robattr.reporting.verdict import Verdict, strictest, verdict
 from robattr.training import checkpoint
 from robattr.training import settings as keys

@@ -26,7 +26,7 @@ from robattr.evaluation import protocol as protocols
 from robattr.evaluation.checks import ModelProbe, require
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.run import OutputDir, digest_of_weights, evaluate
-from robattr.reporting.runs import RunResults, read_run
+from robattr.reporting.run_results import RunResults, read_run
 from robattr.training.run_directory import RunDirectory, environment, read_config
 
 # An audit continues where these are equal.

@@ -112,13 +112,12 @@ def _show(jobs: list[Job], folder: Path, *, title: str) -> None:
 
     from robattr.reporting.findings import finding
     from robattr.reporting.html import write_page
-    from robattr.reporting.runs import measured
-    from robattr.reporting.tables import table
-    from robattr.reporting.terminal import rich_table
+    from robattr.reporting.run_results import group_evaluations
+    from robattr.reporting.tables import rich_table, table
     from robattr.reproduce.plan import results
 
     runs = results(jobs)
-    groups = measured(runs)
+    groups = group_evaluations(runs)
     page = write_page(runs, folder / "report.html", title=title)
     console = Console(highlight=False)
     for found in map(finding, groups):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from robattr.reporting.runs import RunResults, read_runs
+from robattr.reporting.run_results import RunResults, read_runs
 from robattr.reproduce import estimate
 from robattr.reproduce.job import Job, Progress
 

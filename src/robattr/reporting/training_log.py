@@ -1,4 +1,4 @@
-"""How a training went, in a few numbers: where it ended, how long it took, and its curve, thinned."""
+"""A training log in a few numbers: its end, its duration, and a thinned curve."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 Lines = Sequence[Mapping[str, Any]]
-Columns = dict[str, list[float]]
 
 END_LINES = 10
 CURVE_POINTS = 60
@@ -17,15 +16,15 @@ LOGGED, VALIDATED = ("loss", "penalty"), ("val_accuracy",)
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingSummary:
     """The end of a training: means over its last logged lines, each the mean of a batch. None: not logged.
 
-    lines         how many log lines the means are over
+    lines         number of log lines in the means
     loss          ℓ(x, y)
     penalty       what is maximised, before λ: ‖IG‖₁ for IG-NORM, ℓ(x') − ℓ(x) + β‖IG‖₁ for IG-SUM-NORM
     ig            ‖IG(x, x')‖₁ alone, at the worst x'
     val_accuracy  the last one measured
-    seconds       of the loop, validation and compilation included; of resumed runs, without what had to be done again
+    seconds       duration of the loop with validation and compilation; steps that a resumed run repeated count once
     """
 
     steps: int | None = None
@@ -37,12 +36,12 @@ class Training:
     val_accuracy: float | None = None
 
 
-def training(metrics: Lines) -> Training:
-    """Read off a training log: the last tenth of its lines, at most END_LINES, is its end."""
+def summarise(metrics: Lines) -> TrainingSummary:
+    """Summarise a training log; its end is the last tenth of its lines, at most END_LINES."""
     logged = [line for line in metrics if line.get("loss") is not None and "step" in line]
     validated = [line["val_accuracy"] for line in metrics if line.get("val_accuracy") is not None]
     end = logged[-min(END_LINES, max(1, len(logged) // 10)) :]
-    return Training(
+    return TrainingSummary(
         steps=max((int(line["step"]) for line in metrics if "step" in line), default=None),
         seconds=_seconds(logged),
         lines=len(end),
@@ -53,31 +52,25 @@ def training(metrics: Lines) -> Training:
     )
 
 
-def curve(metrics: Lines) -> dict[str, Columns]:
-    """The log as at most CURVE_POINTS points of what is logged and what is validated: means over equal stretches."""
+def curve(metrics: Lines) -> dict[str, dict[str, list[float]]]:
+    """The log as columns of at most CURVE_POINTS points: {"logged": {"step", "loss", "penalty"}, "validated": …}."""
     found = {}
-    for name, keys in (("logged", LOGGED), ("validated", VALIDATED)):
-        rows = [[float(line[key]) for key in ("step", *keys)] for line in metrics if _whole(line, keys)]
-        if rows:
-            points = thinned(rows, CURVE_POINTS)
-            found[name] = {
-                key: [_rounded(v) for v in column] for key, column in zip(("step", *keys), points.T, strict=True)
-            }
+    for name, keys in (("logged", ("step", *LOGGED)), ("validated", ("step", *VALIDATED))):
+        lines = [[float(m[key]) for key in keys] for m in metrics if all(m.get(key) is not None for key in keys)]
+        if lines:
+            columns = thin(lines, CURVE_POINTS).T
+            found[name] = {key: [_rounded(v) for v in column] for key, column in zip(keys, columns, strict=True)}
     return found
 
 
-def thinned(rows: Sequence[Sequence[float]], most: int) -> np.ndarray[Any, Any]:
-    """At most `most` rows: means over equal stretches."""
+def thin(rows: Sequence[Sequence[float]], most: int) -> np.ndarray[Any, Any]:
+    """Means over at most `most` equal stretches of the rows."""
     pieces = np.array_split(np.array(rows, dtype=np.float64), min(most, len(rows)))
     return np.stack([piece.mean(axis=0) for piece in pieces])
 
 
-def _whole(line: Mapping[str, Any], keys: Sequence[str]) -> bool:
-    return all(line.get(key) is not None for key in ("step", *keys))
-
-
 def _seconds(logged: Lines) -> float | None:
-    """The log holds steps per second since the line before: Σ Δstep / rate."""
+    """Σ Δstep / rate, where rate is the steps per second since the line before."""
     total, before = 0.0, 0
     for line in logged:
         if not line.get("rate"):
