@@ -29,7 +29,7 @@ class Stopped(Exception):
 
 
 def test_an_interrupted_audit_continues_to_the_same_records(plain: nn.Module, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("robattr.evaluation.run.BLOCK", (8, 8))  # 24 examples in three blocks
+    monkeypatch.setattr("robattr.evaluation.run.BATCH", (8, 8))  # 24 examples in three blocks
     net, data, settings = plain, bars(24), {**QUICK, "examples": 24}
     robattr.audit(net, data, out=tmp_path / "whole.html", **settings)
 

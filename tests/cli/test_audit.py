@@ -48,7 +48,7 @@ def test_the_audit_command(place: Path) -> None:
     small = ("--steps", "1", "--points", "2", "--examples", "6", "--device", "cpu", "--protocol", "paper")
     said = run("audit", *model, "--data", "images", "--mean", "0,0,0", "--std", "1,1,1", *small)
     assert said.exit_code == 0, said.output
-    for words in ("this runs its code", "1 files are no readable images", "the explanations", "→", "wrote audit.html"):
+    for words in ("this runs its code", "1 files are not readable images", "the explanations", "→", "wrote audit.html"):
         assert words in said.output
     text = (place / "audit.html").read_text(encoding="utf-8")
     assert "Files that were skipped" in text
