@@ -17,9 +17,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from robattr import recipes
+from robattr.attacks import IFIA, integrated_gradients
 from robattr.cli import app
 from robattr.cli.train import _started
 from robattr.errors import CheckpointError, InvalidInput
@@ -228,12 +230,57 @@ def test_a_strict_table_from_the_runs_of_the_first(tmp_path: Path) -> None:
     assert names == ["paper-ig.json", "strict-ig.json"]
 
 
-def test_estimates_grow_with_the_work(tmp_path: Path) -> None:
+class Counted(nn.Module):
+    """Counts the images that it sees: the clock of the estimates in these tests."""
+
+    seen = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        Counted.seen += len(x)
+        return self.net(x)
+
+
+@pytest.fixture
+def counting_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(estimate.models, "for_dataset", lambda _: Counted())
+    monkeypatch.setattr(estimate.time, "perf_counter", lambda: float(Counted.seen))
+    monkeypatch.setattr(estimate, "LONG", float("inf"))  # time the whole batch
+    for cached in (estimate._training_step, estimate._attack_iteration):
+        cached.cache_clear()
+    yield
+    for cached in (estimate._training_step, estimate._attack_iteration):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("counting_clock")
+@pytest.mark.parametrize("method", ["natural", "madry", "ig-norm", "ig-sum-norm"])
+def test_the_estimate_of_a_training_counts_what_its_steps_compute(method: str, tmp_path: Path) -> None:
+    run = replace(recipes.get(f"fashion-mini/{method}"), batch=4, attack_steps=5)
+    Counted.seen = 0
+    run.objective((0.0, 1.0))(Counted(), torch.rand(4, 1, 28, 28), torch.arange(4)).value.sum().backward()
+    one_step = Counted.seen
+    assert estimate.seconds_to_train(Job(run, tmp_path, "ig", 10), "cpu") == pytest.approx(run.steps * one_step)
+
+
+@pytest.mark.usefixtures("counting_clock")
+def test_the_estimate_of_an_evaluation_counts_what_its_attacks_compute(tmp_path: Path) -> None:
+    paper, net = protocol.paper("fashion-mini"), Counted()
+
+    def images(steps: int) -> int:
+        Counted.seen = 0
+        x, map = torch.rand(2, 1, 28, 28), integrated_gradients(paper.N)
+        IFIA(net, paper.eps, paper.alpha, steps, k=paper.k, map=map)(x, torch.arange(2))
+        return Counted.seen
+
+    iteration = (images(4) - images(2)) / (2 * 2)  # of one example
     job = Job(recipes.get("fashion-mini/ig-norm"), tmp_path, "ig", 10)
-    more = replace(job, run=replace(job.run, steps=2 * job.run.steps), examples=30)
-    assert estimate.seconds_to_train(more, "cpu") == pytest.approx(2 * estimate.seconds_to_train(job, "cpu"))
-    assert estimate.seconds_to_evaluate(more, "cpu") == pytest.approx(3 * estimate.seconds_to_evaluate(job, "cpu"))
-    assert estimate.seconds_to_train(job, "cpu") > 0
+    expected = 10 * paper.repeats * paper.steps * iteration
+    assert estimate.seconds_to_evaluate(job, "cpu") == pytest.approx(expected)
+    assert estimate.seconds_to_evaluate(replace(job, protocol="strict"), "cpu") == pytest.approx(expected * 10 / 3)
 
 
 @pytest.mark.parametrize(
