@@ -19,7 +19,7 @@ def test_models_with_different_settings_are_not_compared(tmp_path: Path) -> None
         file.write_text(json.dumps({**summary, "settings": {**summary["settings"], "eps": eps}}))
         said = finding(group_evaluations(read_runs(runs))[0]).headline
         assert ("those of the IG-NORM model" in said) == compared
-    assert re.search(r"not measured alike \(eps [\d.]+ and 0\.25\)", said)
+    assert re.search(r"measured differently \(eps [\d.]+ and 0\.25\)", said)
 
 
 def test_the_headline_is_computed_from_the_summaries(runs: list[Path]) -> None:
@@ -33,8 +33,8 @@ def test_the_headline_is_computed_from_the_summaries(runs: list[Path]) -> None:
     assert "1.9 points lower" in said.headline
     assert said.cautions == (
         "The two models' intervals of accuracy overlap: this many examples do not settle the difference.",
-        "NATURAL: on 3% of the examples no attack step kept the prediction; those count as unmoved, which flatters "
-        "this model.",
+        "NATURAL: on 3% of the examples no attack step kept the prediction; those count as unmoved, which raises "
+        "this model's score.",
     )
 
 
@@ -73,4 +73,4 @@ def test_models_with_other_examples_are_not_compared(tmp_path: Path) -> None:
         (run / "config.json").write_text(json.dumps({**config, "examples": digest}))
     (group,) = group_evaluations(read_runs(runs))
     assert unlike(group) == ["other examples"]
-    assert "not measured alike (other examples)" in finding(group).headline
+    assert "measured differently (other examples)" in finding(group).headline

@@ -63,7 +63,7 @@ def control(run: RunResults, *, of: str = "") -> Section:
         rows.append((f"{e.summary['protocol']} · {e.summary['map']}", *cells))
     said = (
         "The worst of ten random sign changes of the same ε. Explanations that hold under noise but not under attack "
-        "are safe from accidents, not from intent."
+        "are safe from random changes, not from an adversary."
     )
     titles = ("", "TopK Inter., attack", "TopK Inter., noise", "Rank Corr., attack", "Rank Corr., noise")
     return Section(_title("Attack against random noise", of), (said,), columns=titles, rows=tuple(rows))

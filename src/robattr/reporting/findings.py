@@ -26,7 +26,7 @@ def finding(group: Group) -> Finding:
         return Finding(f"On {group.dataset} no example was scored, so there is nothing to compare.", ())
     if odd := unlike(group):
         said = (
-            f"On {group.dataset} the models were not measured alike ({', '.join(odd)}): their numbers do not compare."
+            f"On {group.dataset} the models were measured differently ({', '.join(odd)}): their numbers do not compare."
         )
         return Finding(said, tuple(_cautions(scored, scored[0], scored[0])))
     best, worst = (choose(scored, key=lambda member: _topk(member[1])) for choose in (max, min))
@@ -96,7 +96,7 @@ def _cautions(scored: list[Member], reference: Member, best: Member) -> list[str
         share = e.summary.get("never_kept")
         if share is not None and float(share) >= 0.02:
             counted = (
-                "those count as unmoved, which flatters this model"
+                "those count as unmoved, which raises this model's score"
                 if str(e.summary.get("protocol")).startswith("paper")
                 else "those have no score"
             )

@@ -25,7 +25,7 @@ from robattr.evaluation.run import PROBED
 from robattr.reporting import audit_sections, svg
 from robattr.reporting.audit_sections import Section
 from robattr.reporting.curves import evaluation_series, styles, training_series
-from robattr.reporting.explorer import BUDGET, explorer
+from robattr.reporting.explorer import explorer
 from robattr.reporting.export import portable
 from robattr.reporting.findings import alarms, finding
 from robattr.reporting.published import SOURCE
@@ -48,7 +48,6 @@ def page(
     runs: Sequence[RunResults],
     *,
     title: str = "Attribution robustness",
-    budget: int = BUDGET,
     opening: Sequence[Section] = (),
     closing: Sequence[Section] = (),
 ) -> str:
@@ -75,7 +74,7 @@ def page(
         css=_safe(_resource("page.css")),
         script=_safe(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        data=_safe(embedded({"colours": _ramp(), "groups": explorer(groups, budget=budget)})),
+        data=_safe(embedded({"colours": _ramp(), "groups": explorer(groups)})),
         groups=[_group(group) for group in groups],
         led=led,
         probed=PROBED,

@@ -63,9 +63,7 @@ def verdict(run: RunResults) -> Verdict:
             f"were classified correctly and scored, and {FEW} are needed."
         )
     elif doubted:
-        headline = (
-            f"Nothing can be said about the explanations ({what}) before its measurement's doubts are settled. {kept}"
-        )
+        headline = f"Nothing can be said about the explanations ({what}) until the doubts about the measurement are settled. {kept}"
     else:
         headline = f"The explanations {WORDS[level]} ({what}). {kept}"
     level = "unclear" if doubted else level
@@ -93,7 +91,7 @@ def _unfinished(run: RunResults) -> tuple[str, ...]:
     done = {(str(e.summary["protocol"]), str(e.summary["map"])) for e in run.evaluations}
     asked = [(str(p), str(m)) for p in run.config.get("protocols", ()) for m in run.config.get("maps", ())]
     missing = [f"{protocol} protocol, {name} maps" for protocol, name in asked if (protocol, name) not in done]
-    return (f"the audit is unfinished: not measured yet are {'; '.join(missing)}",) if missing else ()
+    return (f"the audit is unfinished: still missing are {'; '.join(missing)}",) if missing else ()
 
 
 def _doubted(level: Level, doubts: tuple[str, ...]) -> bool:
@@ -153,13 +151,13 @@ def _findings(run: RunResults, main: EvaluationResults) -> Iterable[str]:
         if (main.column("topk").get("n") or 0) < FEW:
             kind = "too few examples to say more"
         elif noise < topk:
-            kind = "the attack does no more than that"
+            kind = "the attack does not do more"
         elif noise < HOLDS:
-            kind = "accidents move them too"
+            kind = "random noise moves them too"
         elif noise - topk > CLEARLY:
-            kind = "it takes an adversary, not an accident, to move them"
+            kind = "only an attack moves them, not random noise"
         else:
-            kind = "the attack does little more than that"
+            kind = "the attack does little more"
         yield f"Random noise of the same size keeps {noise:.0%}: {kind}."
     yield (
         f"The predictions: {_percent(main.column('nat_acc'))} of {main.summary['examples']} examples are "
@@ -173,23 +171,23 @@ def _findings(run: RunResults, main: EvaluationResults) -> Iterable[str]:
         alike = e.summary["protocol"] == main.summary["protocol"]
         level = judge(e.column("topk"))
         level = "unclear" if _doubted(level, doubts_of(e)) else level
-        yield f"Beside it, {found}: they {WORDS[level]}." if alike else f"Beside it, {found}."
+        yield f"Also measured: {found}: they {WORDS[level]}." if alike else f"Also measured: {found}."
     if any(str(e.summary["map"]).startswith("captum-") for e in (main, *others)):
         yield (
             "Captum's maps have no usable derivative, so the attack followed robattr's nearest map: they can be moved "
             "at least this far."
         )
     if (share := float(main.summary["never_kept"])) >= 0.02:
-        counted = "they have no score" if _strict(main) else "they count as unmoved, which flatters the score"
+        counted = "they have no score" if _strict(main) else "they count as unmoved, which raises the score"
         yield f"On {share:.0%} of the attacked examples every attack step changed the answer: {counted}."
 
 
 def _next_steps(run: RunResults, main: EvaluationResults, level: Level) -> Iterable[str]:
     accuracy, topk = main.column("nat_acc").get("value"), main.column("topk")
     if _unfinished(run):
-        yield "Finish the audit: the command that began it continues."
+        yield "Finish the audit: run the same command again."
     if main.summary.get("alarms"):
-        yield "Read what the measurement holds against itself: until that is settled the numbers may flatter."
+        yield "Read the warnings of the measurement: until they are settled, the scores may be too high."
     for _, remedy in _reservations(main):
         yield remedy
     if accuracy is not None and accuracy < LOW_ACCURACY:
@@ -202,11 +200,11 @@ def _next_steps(run: RunResults, main: EvaluationResults, level: Level) -> Itera
             "Fine-tune the model against this attack with robattr harden (objective ig-sum-norm, or ig-norm, which "
             "usually costs less clean accuracy); it ends with an audit before and after."
         )
-        yield "Until then, let no single map decide: whoever can change the input a little can choose what it shows."
+        yield "Until then, do not rely on a single map: whoever can change the input a little can choose what it shows."
     if better := _better_map(run, main):
         yield better
     if (topk.get("n") or 0) < FEW:
-        yield f"Audit more examples (--examples): fewer than {FEW} scored ones say nothing either way."
+        yield f"Audit more examples (--examples): fewer than {FEW} scored ones show nothing."
     if level == "holds":
         if not _strict(main):
             yield "Audit by the strict protocol before you rely on this: its search is harder than the paper's."
