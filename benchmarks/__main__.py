@@ -17,16 +17,13 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import evaluation, ifia, kendall, render, scaling, training
+from benchmarks import ifia, kendall, render, scaling, training
 from benchmarks.measure import ALLOWED, Disagreement, Rates, measured_rates
 from benchmarks.results import Case, Report, read
 
 NETWORKS = ("mini", "mnist", "gtsrb", "flower")
-CASES = (*NETWORKS, "kendall", "ifia", "evaluation", "scaling")
-DEFAULT = {
-    "cuda": ("mnist", "gtsrb", "flower", "kendall", "ifia", "evaluation"),
-    "cpu": ("mini", "kendall", "ifia", "evaluation"),
-}
+CASES = (*NETWORKS, "kendall", "ifia", "scaling")
+DEFAULT = {"cuda": ("mnist", "gtsrb", "flower", "kendall", "ifia"), "cpu": ("mini", "kendall", "ifia")}
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -92,8 +89,6 @@ def measures(
             yield name, partial(kendall.measure, device, rates=rates, quick=quick)
         elif name == "scaling":
             yield name, partial(scaling.measure, device, arithmetic, quick=quick)
-        elif name == "evaluation":
-            yield name, partial(evaluation.measure, device, arithmetic, quick=quick)
         elif name == "ifia":
             for net in NETWORKS[1:] if device.type == "cuda" else NETWORKS[:1]:
                 yield f"ifia {net}", partial(ifia.measure, net, device, arithmetic, rates=rates, quick=quick)

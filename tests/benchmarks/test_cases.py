@@ -10,7 +10,7 @@ from scipy.stats import kendalltau
 from torch import nn
 
 from benchmarks import __main__ as command
-from benchmarks import evaluation, ifia, kendall, measure, port, quadrature, scaling, training, workloads
+from benchmarks import ifia, kendall, measure, port, quadrature, scaling, training, workloads
 from benchmarks.engine import EAGER, attack_gradient, training_step, work_of_gradient
 from benchmarks.measure import Disagreement, Rates, agree, operations, timed, within
 from benchmarks.workloads import Workload
@@ -41,15 +41,13 @@ def tiny(model: nn.Module | None = None, dtype: torch.dtype = torch.float32) -> 
 def small(monkeypatch: pytest.MonkeyPatch) -> Workload:
     """Every case measures the tiny workload, once."""
     work = tiny()
-    for module in (training, ifia, evaluation):
-        monkeypatch.setattr(module, "workload", lambda *_, **__: work)
     for module in (training, ifia):
+        monkeypatch.setattr(module, "workload", lambda *_, **__: work)
         monkeypatch.setattr(module, "timed", lambda *ways, device, **_: timed(*ways, device=device, repeats=1))
     monkeypatch.setattr(quadrature, "FINE", 16)
     monkeypatch.setattr(ifia, "N", 8)
     monkeypatch.setattr(ifia, "FINE", 64)
-    for module in (ifia, evaluation):
-        monkeypatch.setattr(module, "paper", lambda name: replace(paper(name), k=20, eval_k=20, steps=2, N=3))
+    monkeypatch.setattr(ifia, "paper", lambda name: replace(paper(name), k=20))
     monkeypatch.setattr(command, "measured_rates", lambda *_: RATES)
     return work
 
@@ -117,14 +115,6 @@ def test_an_ifia_case_agrees_with_the_port(small: Workload) -> None:
     assert 0 < points <= ends < 1
     for _, alone, together in lowest.rows:
         assert alone == pytest.approx(together, abs=0.05)
-
-
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bf16 takes another path
-def test_an_evaluation_case_attacks_every_image(small: Workload) -> None:
-    table, scores = evaluation.measure(CPU, "fp32", quick=True).tables
-    assert [row[0] for row in scores.rows] == ["fp32", "bf16"]
-    assert all(-1 <= value <= 1 for row in scores.rows for value in row[1:])
-    assert [row[:5] for row in table.rows] == [("sg", 3, 3, 2, 1), ("ig", 3, 3, 2, 3)]
 
 
 def test_kendall_rows_agree_with_scipy() -> None:
