@@ -18,4 +18,3 @@ from robattr.models.weights_file import load_weights as load_weights
 from robattr.models.weights_file import read_metadata as read_metadata
 from robattr.models.weights_file import read_model as read_model
 from robattr.models.weights_file import save_model as save_model
-from robattr.models.weights_file import to_half as to_half
