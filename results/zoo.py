@@ -56,7 +56,11 @@ def add(name: str, run: str | Path, record: str, licence: str = "Apache-2.0") ->
 
 
 if __name__ == "__main__":
-    command, *words = sys.argv[1:] or ["?"]
-    if command not in ("half", "add"):
-        sys.exit(__doc__)
-    print({"half": half, "add": add}[command](*words))
+    command, *words = sys.argv[1:] or [""]
+    match command:
+        case "half":
+            print(f"largest relative error: {half(*words):.1e}")
+        case "add":
+            print(add(*words))
+        case _:
+            sys.exit(__doc__)
