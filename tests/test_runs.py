@@ -17,7 +17,8 @@ from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import protocol
 from robattr.models import zoo
 from robattr.models.architecture import RENAMED
-from robattr.reproduce.job import Job
+from robattr.reproduce import Job
+from robattr.reproduce.execution import evaluate_job
 from robattr.runs import measure_on_validation, open_run
 from robattr.training import TrainConfig, train
 
@@ -61,7 +62,7 @@ def test_a_folder_keeps_its_class_names_in_every_evaluation(trained: Path) -> No
     assert done.exit_code == 0, done.output
     config = open_run(trained).config
     assert config is not None
-    Job(config, trained, map="ig", examples=3).evaluate(device="cpu", data_dir=None, progress=lambda *_: None)
+    evaluate_job(Job(config, trained, map="ig", examples=3), device="cpu", data_dir=None, progress=lambda *_: None)
     for map in ("sg", "ig"):
         summary = json.loads((trained / "records" / f"paper-{map}.json").read_text(encoding="utf-8"))
         assert tuple(summary["classes"]) == NAMES
