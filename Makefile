@@ -1,12 +1,15 @@
-# The front door. Every target installs what it needs into .venv; Python 3.11+ and make are all a machine must have.
+# Every target installs what it needs into .venv. A machine needs Python 3.11 or newer, and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# One test process per core, so each process uses one thread.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+NUMERICAL := tests/formula tests/engine tests/metrics tests/attacks tests/models
 
 .DEFAULT_GOAL := help
-.PHONY: help install test check format demo clean
+.PHONY: help install test numerical check format demo bench results clean
 
-help:  ## this list
+help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/installed: pyproject.toml
@@ -17,20 +20,30 @@ $(VENV)/installed: pyproject.toml
 
 install: $(VENV)/installed  ## install the package and its tools into .venv
 
-test: install  ## run the whole test suite, one process per core
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+test: install  ## run the whole test suite on all cores
+	$(PYTEST)
+
+numerical: install  ## run the numerical tests alone
+	$(PYTEST) $(NUMERICAL)
 
 check: install  ## lint, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: install  ## format and fix what can be fixed
+format: install  ## format the code and fix what ruff can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 demo: install  ## train, attack and measure four small models; writes runs/demo/report.html
 	$(BIN)/robattr demo
+
+bench: install  ## measure the speed against an eager port; writes runs/bench.json
+	@mkdir -p runs
+	$(BIN)/python -m benchmarks --json runs/bench.json
+
+results: install  ## render docs/results.md from the records in results/
+	$(BIN)/python -m results.render
 
 clean:  ## remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache build dist

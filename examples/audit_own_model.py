@@ -1,4 +1,4 @@
-"""Audit a model of your own: here a small one with batch norm, GELU and its own normalisation of the input."""
+"""Audit your own model: here a small one with batch norm, GELU and its own normalisation of the input."""
 
 import sys
 
@@ -23,7 +23,7 @@ for step in range(steps):
     nn.functional.cross_entropy(net((x - mean) / std), y).backward()
     optimizer.step()
 
-# The model sees (x − mean)/std; ε, bounds and maps are those of the pixels.
+# The model sees (x − mean)/std; ε, bounds and maps are in the units of the pixels.
 preprocessing = {"mean": mean, "std": std}
 print(robattr.doctor(net, fashion, preprocessing=preprocessing))
 found = robattr.audit(

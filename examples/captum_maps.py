@@ -1,4 +1,4 @@
-"""Captum's explanations attacked, and ours shown by Captum: needs pip install "robattr[interop,report]"."""
+"""Attack Captum's explanations, and show ours with Captum. Needs pip install "robattr[interop,report]"."""
 
 import sys
 
@@ -27,7 +27,7 @@ for map in (captum_map("Saliency"), captum_map("InputXGradient"), integrated_gra
     found = IFIA(net, eps=0.1, alpha=0.0125, steps=15, k=100, map=map)(x, y)
     print(f"{map.name}: Kendall's τ between the maps before and after is {found.score.mean():.2f}")
 
-# The last attack's maps in Captum's own visualisation.
+# The maps of the last attack in Captum's visualisation.
 maps, images = for_captum(found.map), for_captum(found.perturbed)
 figure, _ = visualization.visualize_image_attr(
     maps[0], images[0], method="blended_heat_map", sign="positive", use_pyplot=False

@@ -1,4 +1,4 @@
-"""Fine-tune a classifier until its explanations hold, and see what it cost: before and after on one page."""
+"""Fine-tune a classifier for robust explanations; one page compares before and after."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Robust attributions in a training loop of your own: the objective is a value, and a step is four lines."""
+"""Robust attributions in your own training loop: the objective is a value, and a step is four lines."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Rows of a table instead of images: which features a model's answer rests on, and whether that can be moved."""
+"""Tables instead of images: attributions of a model's features, and how far an attack changes them."""
 
 import sys
 

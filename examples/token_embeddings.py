@@ -1,4 +1,4 @@
-"""A classifier of token sequences: ids cannot be moved a little, so everything happens at the embedding layer."""
+"""A classifier of token sequences: ids are discrete, so attributions and attacks are at the embeddings."""
 
 import sys
 from functools import partial
@@ -53,5 +53,5 @@ found = IFIA(
     measures={"order": kendall, "first": partial(topk_intersection, k=1)},
 )(e, net(e).argmax(1))  # fmt: skip
 print(f"accuracy {(reader(ids).argmax(1) == y).float().mean():.0%}")
-print(f"the word that counts most is still the same under attack in {found.worst['first'].mean():.0%} of the sequences")
+print(f"the most important word is unchanged under attack in {found.worst['first'].mean():.0%} of the sequences")
 print(f"rank correlation of the words' attributions before and after: {found.worst['order'].mean():.2f}")

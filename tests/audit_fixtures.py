@@ -1,4 +1,4 @@
-"""A user's data and models, small: bars of 8×8 pixels in three classes, and networks that tell them apart."""
+"""Small data and models of a user: bars of 8×8 pixels in three classes, and networks that classify them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Plain(nn.Module):
 
 
 class Attentive(nn.Module):
-    """Rows as tokens, GELU and attention, answering as Hugging Face's models do: an object with .logits."""
+    """Rows as tokens, GELU and attention; returns an object with .logits, like Hugging Face's models."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def taught(net: nn.Module, x: Tensor, y: Tensor, *, steps: int = 25) -> nn.Modul
 
 
 def factory() -> nn.Module:
-    """What `--model audit_fixtures:factory` names: the same network in every process."""
+    """For `--model audit_fixtures:factory`: the same network in every process."""
     torch.manual_seed(3)
     x, y = bars(60, channels=3)
     return taught(Plain(3), x, y)
@@ -75,17 +75,10 @@ def folder(top: Path, names: tuple[str, ...] = ("a", "b", "c"), *, each: int = 8
 
 
 def blank() -> nn.Module:
-    """The factory's network before it has learnt anything."""
+    """The factory's network, untrained."""
     return Plain(3)
 
 
-def wide() -> nn.Module:
-    """So many channels that an audit cuts its examples into several blocks."""
-    torch.manual_seed(3)
-    net = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 36, 3))
-    return taught(net, *bars(60, channels=3), steps=5)
-
-
 def probable() -> nn.Module:
-    """Answers with probabilities."""
+    """Returns probabilities."""
     return nn.Sequential(Plain(3), nn.Softmax(1))

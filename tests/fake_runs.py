@@ -1,4 +1,4 @@
-"""Run directories with invented numbers, for tests of what renders them. The images are drawn, so that one can look."""
+"""Runs with invented numbers, for tests of what renders them; the images are drawings that one can look at."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 from scipy import ndimage
+
+from robattr.reporting.run_results import APPROACHES, EvaluationResults, RunResults
+from robattr.reporting.training_log import TrainingSummary
 
 CLASSES = ("T-shirt", "Trouser", "Ankle boot")
 METHODS = {"natural": 0.42, "madry": 0.61, "ig-norm": 0.70, "ig-sum-norm": 0.80}
@@ -59,6 +62,35 @@ def write_run(
             records / f"paper-{map_name}-gallery.npz", **_gallery(rng, hold, classes, examples, steps, colour=colour)
         )
     return run
+
+
+def fake_results(
+    method: str,
+    topk: float,
+    kendall: float,
+    *,
+    dataset: str = "mnist",
+    nat: float = 0.985,
+    adv: float = 0.9,
+    half: float = 0.01,
+    protocol: str = "paper",
+    map_name: str = "ig",
+    examples: int = 1000,
+    first: int = 0,
+    variant: str = "",
+    **config: Any,
+) -> RunResults:
+    """A run with one evaluation whose columns are these, each ± half, without files."""
+    values = {"nat_acc": nat, "adv_acc": adv, "topk": topk, "kendall": kendall, "noise_topk": 0.9, "noise_kendall": 0.8}
+    columns = {key: {"value": v, "low": v - half, "high": v + half} for key, v in values.items()}
+    summary = {"protocol": protocol, "map": map_name, "columns": columns, "never_kept": 0.25, "settings": {"k": 100}}
+    records = tuple(
+        {"id": i, "kept": i % 4 > 0, "topk": topk, "kendall": kendall} for i in range(first, first + examples)
+    )
+    path = Path(f"results/{dataset}-{method}")
+    evaluation = EvaluationResults(summary, records, None, path.with_suffix(".json"))
+    config = {"dataset": dataset, "method": method, "seed": 0, **config}
+    return RunResults(APPROACHES[method], variant or method, path, config, {}, (), TrainingSummary(), (evaluation,))
 
 
 def _training(rng: np.random.Generator, hold: float) -> list[dict[str, Any]]:
@@ -142,3 +174,8 @@ def _json(path: Path, value: dict[str, Any]) -> None:
 
 def _lines(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def change(path: Path, **keys: Any) -> None:
+    """Replace keys of a JSON object in a file."""
+    _json(path, {**json.loads(path.read_text(encoding="utf-8")), **keys})

@@ -1,13 +1,17 @@
-"""Every script in examples/ runs, a few steps of it."""
+"""Every script in examples/ runs, with two steps and small audits."""
 
 from __future__ import annotations
 
 import runpy
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import robattr
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 SAYS = {
@@ -20,9 +24,15 @@ SAYS = {
 }
 
 
+def smaller(call: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+    return lambda *args, **given: call(*args, **{**given, **settings})
+
+
 @pytest.mark.parametrize("script", [e for e in EXAMPLES if e.stem in SAYS], ids=lambda e: e.stem)
 def test_an_example_runs(script: Path, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(robattr, "audit", smaller(robattr.audit, examples=16, steps=1, points=2))
+    monkeypatch.setattr(robattr, "harden", smaller(robattr.harden, examples=16, audit_steps=1, points=2, batch=8))
     monkeypatch.setattr(sys, "argv", [str(script), "2"])
     runpy.run_path(str(script), run_name="__main__")
     assert SAYS[script.stem] in capsys.readouterr().out
@@ -48,8 +58,6 @@ def test_the_timm_example_says_when_timm_is_missing(monkeypatch, capsys) -> None
 def test_a_timm_model_is_audited() -> None:
     import timm
     import torch
-
-    import robattr
 
     net = timm.create_model("resnet18", pretrained=False, num_classes=3)
     x, y = torch.rand(6, 3, 32, 32), torch.arange(6) % 3

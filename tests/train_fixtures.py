@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import pytest
 import torch
 from torch import nn
 
+from robattr import recipes
 from robattr.data import Dataset, from_tensors
+from robattr.evaluation import protocol
+from robattr.reproduce import TARGETS
 from robattr.training.config import TrainConfig
 
 QUICK = TrainConfig(
@@ -47,3 +52,25 @@ def weights(model: nn.Module) -> torch.Tensor:
 def lines(path) -> list[dict]:
     """The records of a `metrics.jsonl`."""
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def shorten_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut every recipe and the evaluation of fashion-mini to a few steps, and table 1 to two methods."""
+    short = {"steps": 3, "batch": 25, "attack_steps": 1, "m": 1, "m_attack": 1, "log_every": 1, "validate_every": 0}
+    real = recipes.get
+    monkeypatch.setattr(recipes, "get", lambda name: replace(real(name), **short))
+    quick = replace(protocol.paper("fashion-mini"), steps=1, pgd_steps=1, repeats=1, N=1)
+    monkeypatch.setitem(protocol._PAPER, "fashion-mini", quick)
+    monkeypatch.setitem(TARGETS, "table1", replace(TARGETS["table1"], methods=("natural", "ig-sum-norm")))
+
+
+def chain_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let IG-SUM-NORM of fashion-mini start from NATURAL of the same seed."""
+    base = replace(recipes.get("fashion-mini/natural"), steps=1)
+
+    def before(run: TrainConfig) -> TrainConfig | None:
+        named = run.method == "ig-sum-norm" and not run.warm_start
+        return replace(base, recipe="fashion-mini/first", seed=run.seed) if named else None
+
+    monkeypatch.setattr(recipes, "before", before)
+    monkeypatch.setitem(TARGETS, "table1", replace(TARGETS["table1"], methods=("ig-sum-norm",)))

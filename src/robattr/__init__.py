@@ -53,6 +53,8 @@ if _TYPE_CHECKING:
     from robattr import models as models
     from robattr import recipes as recipes
     from robattr import reporting as reporting
+    from robattr import reproduce as reproduce
+    from robattr import runs as runs
     from robattr import training as training
     from robattr.attacks import IFIA as IFIA
     from robattr.attacks import PGDAttack as PGDAttack
@@ -67,20 +69,21 @@ if _TYPE_CHECKING:
     from robattr.training import train as train
 
 _ROOMS = (
-    "attacks", "auditing", "data", "engine", "evaluation", "metrics", "models", "recipes", "reporting", "training",
+    "attacks", "auditing", "data", "engine", "evaluation", "metrics", "models", "recipes", "reporting", "reproduce",
+    "runs", "training",
 )  # fmt: skip
 _LAZY = {
-    **dict.fromkeys(("audit", "doctor", "harden"), "robattr.auditing"),
     **dict.fromkeys(("IFIA", "PGDAttack"), "robattr.attacks"),
+    **dict.fromkeys(("audit", "doctor", "harden"), "robattr.auditing"),
+    "evaluate": "robattr.evaluation",
     "load_model": "robattr.runs",
     "smooth": "robattr.models",
     **dict.fromkeys(("TrainConfig", "sweep", "train"), "robattr.training"),
-    "evaluate": "robattr.evaluation",
 }
 
 
 def __getattr__(name: str) -> object:
-    """Import the rooms above the formula when they are first used."""
+    """Import what lies above the formula at its first use."""
     if name in _ROOMS:
         return _import_module(f"robattr.{name}")
     if name in _LAZY:
@@ -89,4 +92,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
+    """Every public name, also those not imported yet."""
     return sorted({*globals(), *_ROOMS, *_LAZY})

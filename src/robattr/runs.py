@@ -1,21 +1,173 @@
-"""Open a reference for use: a run directory, a zoo name or a weights file."""
+"""Open a run: dataset, network, weights and settings, put together for use.
+
+A reference is a run directory, a weights file (.safetensors) or a name of the zoo. Every command, sweep and
+reproduction opens its models here.
+"""
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from robattr import models
-from robattr import recipes as recipes  # registers the networks of the tuned recipes
+from robattr import models, recipes
+from robattr.attacks import integrated_gradients
+from robattr.data import Dataset
+from robattr.engine.processes import World, choose_device
+from robattr.errors import CheckpointError, InvalidInput
+from robattr.evaluation import Protocol, paper, scaled
+from robattr.evaluation.evaluate_batch import evaluate_batch
+from robattr.evaluation.protocol import is_paper_dataset
+from robattr.models import zoo
 from robattr.models.weights_file import locate
+from robattr.training import settings
+from robattr.training.config import TrainConfig
+from robattr.training.run_directory import RunDirectory, read_config
+from robattr.training.setup import build_model, load_dataset
+from robattr.training.step import validate
+from robattr.training.sweep import Measure, Scores
+
+AUDITS = ("audit", "before")  # `method` of the run directories that robattr audit and harden write
+BLOCK = 50  # validation examples attacked together
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model in eval mode on the CPU, its dataset, and the settings that trained it (None: unknown)."""
+
+    name: str
+    model: nn.Module
+    data: Dataset
+    config: TrainConfig | None
+
+    def about(self, *, split: str, command: str) -> dict[str, Any]:
+        """What the summary of an evaluation says about its model and data."""
+        return {"run": self.name, "split": split, "classes": list(self.data.classes), "command": command}
+
+
+def open_run(reference: str | Path, *, dataset: str | None = None, data_dir: str | Path | None = None) -> Run:
+    """The model that `reference` names, with the dataset it was trained on, or with `dataset` (a name or a folder).
+
+    The network is the one that the weights file describes; a user's own (`model = "package.module:function"`) is built
+    by that function.
+    """
+    directory = RunDirectory(Path(reference).expanduser())
+    if directory.config.is_file():
+        config: TrainConfig | None = _trained(directory)
+        weights = directory.weights
+    else:
+        weights = _locate(reference)
+        config = _stored_config(weights)
+    data = _data(config, dataset, data_dir, of=reference)
+    # A function that a weights file names is not called: the file may be a stranger's, a run directory is the user's.
+    if config and directory.config.is_file() and (":" in config.model or not models.has_spec(weights)):
+        model = models.load_weights(build_model(config, data), weights)
+    else:
+        model = models.read_model(weights)
+    return Run(str(reference), model.eval(), data, config)
+
+
+def _data(config: TrainConfig | None, dataset: str | None, data_dir: str | Path | None, *, of: str | Path) -> Dataset:
+    if config and dataset in (None, config.dataset):
+        return load_dataset(config, data_dir)
+    if not dataset:
+        raise InvalidInput(f"{of} does not name the dataset it was trained on: add --dataset")
+    return load_dataset(TrainConfig(dataset=dataset), data_dir)
 
 
 def load_model(reference: str | Path, *, device: torch.device | str = "cpu") -> nn.Module:
     """The network that `reference` names, in float32 on `device`, in train mode as torch builds modules.
 
     `reference` is a safetensors file written by `models.save_model`, a run directory with `model.safetensors`, or a
-    name in the zoo such as "gtsrb/ig-sum-norm-tuned". torch's random generator keeps its state.
+    name of the zoo such as "gtsrb/ig-sum-norm-tuned". torch's random generator keeps its state.
     """
-    return models.read_model(locate(reference)).to(device)
+    return models.read_model(_locate(reference)).to(device)
+
+
+def _locate(reference: str | Path) -> Path:
+    """The weights file; a recipe without published weights is named as such."""
+    name, known = str(reference), zoo.entries()
+    if name in recipes.names() and name not in known and not Path(name).exists():
+        available = [f"{name}-tuned"] if f"{name}-tuned" in known else sorted(known)
+        raise CheckpointError(
+            f"expected trained weights, got the recipe {name!r}: available: {', '.join(available)}; "
+            f"robattr train {name} trains it"
+        )
+    return locate(reference)
+
+
+def _trained(directory: RunDirectory) -> TrainConfig:
+    """The configuration of a finished training run; other run directories are refused with what to use instead."""
+    found, path = read_config(directory), directory.path
+    if found.get("method") in AUDITS:
+        raise InvalidInput(f"{path} is an audit and has no weights of the audited model: use robattr audit")
+    directory.check_bare(
+        f"use robattr audit with --weights {directory.weights} and the --mean and --std in {directory.preprocessing}"
+    )
+    if found.get("recipe") == "harden":
+        raise InvalidInput(
+            f"{path} was hardened from a model that it does not contain: use robattr audit --model FACTORY "
+            f"--weights {directory.weights}"
+        )
+    config = settings.change(TrainConfig(), found)
+    if not directory.weights.is_file():
+        raise InvalidInput(f"{path} has no weights yet: finish it with robattr train --resume --out {path}")
+    return config
+
+
+def _stored_config(weights: Path) -> TrainConfig | None:
+    """The configuration in a weights file that training wrote; None in other files."""
+    with suppress(KeyError, ValueError):
+        return settings.change(TrainConfig(), json.loads(models.read_metadata(weights)["config"]))
+    return None
+
+
+def measure_on_validation(examples: int = 100, *, device: str = "auto", data_dir: str | Path | None = None) -> Measure:
+    """A measure of run directories for `training.sweep`, on the validation split.
+
+    NA accuracy; with examples > 0 also AA, accuracy under PGD, and IN, CO, top-k intersection and Kendall correlation
+    of the IG maps of correctly classified examples under the paper's attribution attack, on the first `examples`.
+    """
+
+    def scores_of(path: Path) -> Scores:
+        run = open_run(path, data_dir=data_dir)
+        world = World(0, 1, choose_device(device))
+        model = run.model.to(world.device)
+        scores = {"nat_acc": validate(model, run.data, world=world)}
+        if not examples:
+            return scores
+        protocol = _validation_protocol(run)
+        x, y, ids = run.data.examples("validation", examples)
+        records = [
+            record
+            for first in range(0, len(x), BLOCK)
+            for record in evaluate_batch(
+                model,
+                x[first : first + BLOCK].to(world.device),
+                y[first : first + BLOCK].to(world.device),
+                ids=ids[first : first + BLOCK].tolist(),
+                protocol=protocol,
+                map=integrated_gradients(protocol.N),
+            )
+        ]
+        scores["adv_acc"] = sum(bool(record["adv_correct"]) for record in records) / len(records)
+        for column in ("topk", "kendall"):
+            known = [record[column] for record in records if record["correct"] and record[column] is not None]
+            scores[column] = sum(known) / len(known) if known else 0.0
+        return scores
+
+    return scores_of
+
+
+def _validation_protocol(run: Run) -> Protocol:
+    """The paper's evaluation of the dataset; for other data the same, scaled to their size, at the training's ε."""
+    if is_paper_dataset(run.data):
+        return paper(run.data.name)
+    _, height, width = run.data.shape
+    eps = run.config.eps if run.config else None
+    return scaled(run.data.name, pixels=height * width, bounds=run.data.bounds, eps=eps)

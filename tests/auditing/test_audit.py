@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from copy import deepcopy
 from functools import partial
 from html import unescape
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 
 import robattr
 from audit_fixtures import Attentive, Plain, bars, folder, taught
-from robattr._text import interval, number, numbers
-from robattr.auditing import Preprocessing, WrappedModel, wrap
-from robattr.auditing.as_dataset import chosen, material
-from robattr.auditing.wrapped_model import logits
-from robattr.data import Dataset
-from robattr.errors import CheckpointError, DataError, InvalidInput, UnsupportedModel
+from robattr.auditing.as_dataset import as_dataset
+from robattr.auditing.audit import model_classes
+from robattr.errors import InvalidInput, UnsupportedModel
 from robattr.metrics.intervals import mean
+from robattr.reporting.audit_sections import classes, control
 from robattr.reporting.gallery import read_gallery
 
-QUICK = {"steps": 2, "points": 3, "examples": 9, "device": "cpu", "eps": 8 / 255}
+QUICK = {"steps": 1, "points": 2, "examples": 6, "device": "cpu", "eps": 8 / 255}
 ENOUGH = {**QUICK, "examples": 12}  # for a verdict
 
 
@@ -36,86 +30,6 @@ ENOUGH = {**QUICK, "examples": 12}  # for a verdict
 def plain() -> nn.Module:
     torch.manual_seed(0)
     return taught(Plain(), *bars())
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("8/255", 8 / 255), (" 0.03 ", 0.03), ("1e-2", 0.01), ("-1", -1.0), ("2", 2.0)]
-)
-def test_numbers_are_read(text: str, value: float) -> None:
-    assert number(text) == value
-
-
-@pytest.mark.parametrize(
-    "text", ["", "8/0", "nan", "inf", "__import__('os')", "1+1", "8//255", "2**9", "1e999999999999"]
-)
-def test_numbers_are_never_evaluated(text: str) -> None:
-    with pytest.raises(InvalidInput, match="expected a number"):
-        number(text)
-
-
-def test_lists_of_numbers() -> None:
-    assert numbers("0.485,1/2") == (0.485, 0.5)
-    assert interval("0,255") == (0.0, 255.0)
-    for wrong in ("1,0", "0", "0,1,2"):
-        with pytest.raises(InvalidInput, match="two rising numbers"):
-            interval(wrong)
-
-
-def test_logits_are_found_and_nothing_else_is_taken_for_them() -> None:
-    z = torch.zeros(2, 3)
-    for out in (z, SimpleNamespace(logits=z), {"logits": z}):
-        assert logits(out) is z
-    for out in ((z, z), None, SimpleNamespace(scores=z), {"z": z}):
-        with pytest.raises(UnsupportedModel, match="expected logits"):
-            logits(out)
-
-
-def test_the_preprocessing_is_part_of_the_network(plain: nn.Module) -> None:
-    x, _ = bars(4)
-    made, notes = wrap(plain, preprocessing={"mean": [0.2], "std": [0.5], "axis": -3})
-    with torch.no_grad():
-        torch.testing.assert_close(made.eval()(x), plain((x - 0.2) / 0.5))
-    assert not notes
-    assert made.module is plain
-    assert made.state_dict().keys() == {f"module.{name}" for name in plain.state_dict()}
-    three = WrappedModel(nn.Identity(), Preprocessing((0.1, 0.2, 0.3), (1.0, 2.0, 4.0)))
-    torch.testing.assert_close(three(torch.ones(1, 3, 2, 2))[0, :, 0, 0], torch.tensor([0.9, 0.4, 0.175]))
-    torch.testing.assert_close(three(torch.ones(1, 3)), torch.tensor([[0.9, 0.4, 0.175]]))
-    with pytest.raises(InvalidInput, match="expected 1 channels in mean"):
-        three(torch.ones(1, 1, 2, 2))
-    odd = ({"mean": math.nan}, {"mean": 0.5, "std": math.inf})
-    for wrong in ({"mean": 0.5, "std": 0.0}, {"avg": 1.0}, {"mean": 0.5, "axis": -1}, *odd):
-        with pytest.raises(InvalidInput):
-            wrap(plain, preprocessing=wrong)
-
-
-@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
-def test_other_precisions_are_converted_in_a_copy(kind: torch.dtype) -> None:
-    net = Plain().to(kind).eval()
-    made, notes = wrap(net)
-    assert notes[0].startswith(f"weights in {str(kind).removeprefix('torch.')} were converted to float32 in a copy")
-    assert {p.dtype for p in net.parameters()} == {kind}
-    assert {p.dtype for p in made.parameters()} == {torch.float32}
-    x, _ = bars(2)
-    assert made.eval()(x).dtype == torch.float32
-
-
-def test_wrappers_come_off_and_sync_batch_norm_becomes_plain() -> None:
-    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.SyncBatchNorm(2), nn.Flatten(), nn.Linear(72, 3))
-    net[1].running_mean.fill_(0.3)
-    for wrapped in (nn.DataParallel(net), torch.compile(net, backend="eager")):
-        made, notes = wrap(wrapped, device="cpu")  # where there is one GPU, DataParallel moves the module there
-        net.cpu()
-        assert type(wrapped).__name__ in notes[0]
-        assert "SyncBatchNorm" in notes[1]
-        assert not [m for m in made.modules() if isinstance(m, nn.SyncBatchNorm)]
-        x, _ = bars(2)
-        with torch.no_grad():
-            torch.testing.assert_close(made.eval()(x), net.eval()(x))
-        net.train()
-    assert isinstance(net[1], nn.SyncBatchNorm)
-    with pytest.raises(UnsupportedModel, match="Module"):
-        wrap(lambda x: x)  # type: ignore[arg-type]
 
 
 def test_an_audit_reports_everything_and_leaves_the_model_alone(plain: nn.Module, tmp_path) -> None:
@@ -149,29 +63,6 @@ def test_an_audit_reports_everything_and_leaves_the_model_alone(plain: nn.Module
     assert found.verdict.headline.split(".")[0] in unescape(text)
     assert found.verdict.level != "unclear" or found.verdict.doubts
 
-    finished = (page.parent / "audit" / "records" / "strict-ig.jsonl").read_bytes()
-    named = [page.parent / "audit" / name for name in ("config.json", "environment.json")]
-    again = robattr.audit(plain, bars(), maps="ig,sg", out=page, **ENOUGH)  # nothing is measured twice
-    assert (page.parent / "audit" / "records" / "strict-ig.jsonl").read_bytes() == finished
-    assert again.verdict == found.verdict
-    about = [file.read_bytes() for file in named]
-    with pytest.raises(CheckpointError, match="examples"):
-        robattr.audit(plain, bars(seed=2), maps="ig,sg", out=page, name="other", **ENOUGH)
-    for other in ({"eps": 0.1}, {"steps": 7}, {"points": 7}):
-        with pytest.raises(CheckpointError, match="attack"):
-            robattr.audit(plain, bars(), maps="ig,sg", out=page, name="other", **{**ENOUGH, **other})
-    with torch.no_grad():
-        plain.head.bias[0] += 0.1
-    with pytest.raises(CheckpointError, match="weights"):
-        robattr.audit(plain, bars(), maps="ig,sg", out=page, name="other", **ENOUGH)
-    assert [file.read_bytes() for file in named] == about  # records never get another model's name or command
-    anew = robattr.audit(plain, bars(), protocol="paper", out=page, fresh=True, **ENOUGH)
-    assert [e.summary["map"] for e in anew.run.evaluations] == ["ig"]  # nothing of the old one is left
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("do not touch")
-    with pytest.raises(CheckpointError, match="not an audit"):
-        robattr.audit(plain, bars(), out=tmp_path / "mine.html", **QUICK)
-
 
 def test_models_with_logits_attention_and_any_shape_of_input() -> None:
     x, y = bars()
@@ -185,10 +76,8 @@ def test_models_with_logits_attention_and_any_shape_of_input() -> None:
 
 def test_class_scores_are_those_of_the_records(plain: nn.Module) -> None:
     found = robattr.audit(plain, bars(), protocol="paper", **QUICK)
-    from robattr.reporting.audit_sections import classes, control
-
     section = classes(found.run)
-    assert [row[1] for row in section.rows] == ["3", "3", "3"] or sum(int(row[1]) for row in section.rows) == 9
+    assert sum(int(row[1]) for row in section.rows) == len(found.run.evaluations[0].records)
     records = found.run.evaluations[0].records
     for name, _, _, topk, _ in section.rows:
         expected = mean(r["topk"] for r in records if str(r["label"]) == name and r["kept"] is not None)
@@ -198,114 +87,33 @@ def test_class_scores_are_those_of_the_records(plain: nn.Module) -> None:
     assert row[2].startswith(f"{100 * noise:.1f}%")
 
 
-def test_a_folder_of_images_with_its_class_names(tmp_path) -> None:
-    top = folder(tmp_path / "images", ("x", "y", "z"))
-    (top / "x" / "broken.png").write_bytes(b"\x89PNG not really")
-    (top / "x" / "\x1b[31mred.jpg").write_bytes(b"")
-    thumbs = folder(top / ".thumbs", each=1)
-    Image.new("RGB", (5, 5)).save(thumbs / "small.png")
-    data = material(top)
-    assert data.shape == (3, 8, 8)
-    assert data.classes == ("x", "y", "z")
-    assert len(data.skipped) == 2
-    x, y, ids = chosen(data, 7, seed=5)
-    assert (len(x), ids) == (7, sorted(ids))
-    assert len(set(y.tolist())) > 1  # not the first seven, which are all of one class
-    named = material(top, classes=["z", "other", "y", "x"])
-    assert sorted(set(named.train.labels.tolist())) == [0, 2, 3]
-    assert torch.equal(named.train.images, data.train.images)
-    with pytest.raises(InvalidInput, match=r"hold 'x' more than once.*apart"):
-        material(top, classes=["x", "y", "z", "x"])
-    with pytest.raises(InvalidInput, match="not among the 2 class names"):
-        material(top, classes=["x", "y"])
-    with pytest.raises(DataError, match="neither a folder"):
-        material(tmp_path / "nowhere")
-    (tmp_path / "bare").mkdir()
-    with pytest.raises(DataError, match="no readable image"):
-        material(tmp_path / "bare")
-    folder(top / "w", ("deep",), each=1)
-    Image.new("RGB", (9, 7)).save(top / "x" / "odd.png")
-    with pytest.raises(InvalidInput, match="--size 224"):
-        material(top)
-
-
-def test_a_name_that_is_a_dataset_and_a_folder_is_not_guessed(tmp_path, monkeypatch) -> None:
-    folder(tmp_path / "mnist", each=4)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidInput, match=r"a dataset and a folder here: write \./mnist"):
-        material("mnist")
-    assert len(material("./mnist").train) + len(material("./mnist").test) < 100  # the folder's few, not MNIST's
-
-
-def test_examples_come_from_what_was_set_apart(tmp_path) -> None:
-    for name, each in (("train", 8), ("val", 2)):
-        folder(tmp_path / name, each=each)
-    data = material(tmp_path)
-    assert [len(data.train), len(data.validation), len(data.test)] == [24, 6, 0]
-    assert torch.equal(chosen(data, None)[0], data.pixels(data.validation.images))
-
-
-def test_data_in_other_forms() -> None:
-    x, y = bars(12)
-    given = material((x, y))
-    assert material(given) is given
-    with pytest.raises(
-        InvalidInput, match=r"expected the bounds of the dataset tensors, \(0\.0, 1\.0\), got \(0, 255\)"
-    ):
-        material(given, bounds=(0, 255))
-    bytes_ = (x * 255).round().to(torch.uint8)
-    torch.testing.assert_close(material((bytes_, y), bounds=(0.0, 255.0)).train.images, bytes_.float())
-    far, hollow = x.clone(), x.clone()
-    far[3], hollow[3] = 50, torch.nan
-    for wrong, words in ((far, r"within the bounds \(0, 1\), got .* … 50"), (hollow, "finite inputs")):
-        with pytest.raises(InvalidInput, match=words):
-            material((wrong, y), held_out=0.25)
-    pairs = material(list(zip(x, y.tolist(), strict=True)))
-    assert torch.equal(pairs.train.images, x)
-    table = x.flatten(1)
-    for rows in ((table, y.tolist()), (table.numpy(), y.numpy()), TensorDataset(table, y)):
-        assert torch.equal(material(rows).train.images, table)
-        assert torch.equal(material(rows).train.labels, y)
-    for odd, words in (
-        (DataLoader(TensorDataset(x, y), 4), r"got a DataLoader, .* pass its \.dataset"),
-        ({"x": x, "y": y}, r"got dict: pass the pair \(x, y\)"),
-        ((x, ["cat"] * len(x)), "number the classes from 0"),
-        ((x.numpy().astype(object), y), r"astype\('float32'\)"),
-    ):
-        with pytest.raises(InvalidInput, match=words):
-            material(odd)
-    for bounds in (None, (1.0,), (1.0, 0.0), (0.0, math.inf), (math.nan, 1.0)):
-        with pytest.raises(InvalidInput, match="finite and rising"):
-            material((x, y), bounds=bounds)
-    parts = material((x, y), held_out=0.25)
-    assert [len(parts.train), len(parts.validation), len(parts.test)] == [6, 3, 3]
-    mini = material("fashion-mini")
-    assert isinstance(mini, Dataset)
-    turned = material("fashion-mini", classes=mini.classes[::-1])
-    assert torch.equal(turned.test.labels, 9 - mini.test.labels)
-    with pytest.raises(InvalidInput, match="got None"):
-        material(None)
-    with pytest.raises(InvalidInput, match="labels from 0 on, got -1"):
-        material((x, 2 * (y > 0).long() - 1))
-    for wrong in ((x.long(), y), (x, y.float()), (x, y[:3]), (x[:0], y[:0])):
-        with pytest.raises(InvalidInput):
-            material(wrong)
-
-
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "words"),
     [
-        {"protocol": "lax"}, {"eps": 0.0}, {"eps": -1.0}, {"examples": 0}, {"steps": 0}, {"maps": "igg"},
-        {"maps": "ig,ig"},
-        {"maps": "captum:Occlusion"}, {"maps": "elsewhere:Map"}, {"out": "audit"}, {"out": "audit.pdf"},
-        {"bounds": (0.0, 0.5)},
-        {"device": "tpu"}, {"seed": -1}, {"eps": "8/255"}, {"size": 14}, {"channels": 3},
+        ({"protocol": "lax"}, "unknown protocol 'lax'"),
+        ({"eps": 0.0}, "number above 0 as eps, such as 8 / 255, got 0.0"),
+        ({"eps": -1.0}, "number above 0 as eps"),
+        ({"eps": "8/255"}, "number above 0 as eps, such as 8 / 255, got '8/255'"),
+        ({"examples": 0}, "examples of at least 1, got 0"),
+        ({"steps": 0}, "steps of at least 1, got 0"),
+        ({"seed": -1}, "seed of at least 0, got -1"),
+        ({"maps": "igg"}, "did you mean 'ig'"),
+        ({"maps": "ig,ig"}, "at least one map, each once"),
+        ({"maps": "captum:Occlusion"}, "captum:Occlusion cannot be used by name"),
+        ({"maps": "elsewhere:Map"}, "expected ig, sg, gi, smoothgrad or captum:Method"),
+        ({"out": "audit"}, "ends in .html, such as audit.html, got 'audit'"),
+        ({"out": "audit.pdf"}, "ends in .html"),
+        ({"bounds": (0.0, 0.5)}, r"within the bounds \(0, 0.5\)"),
+        ({"device": "tpu"}, "unknown device 'tpu'"),
+        ({"size": 14}, "size applies only to folders of images"),
+        ({"size": 14, "channels": 3}, "size and channels applies only to folders"),
     ],
-)  # fmt: skip
-def test_mistakes_are_refused_with_a_reason(plain: nn.Module, wrong: dict, tmp_path, monkeypatch) -> None:
+)
+def test_mistakes_are_refused_with_a_reason(plain: nn.Module, wrong: dict, words: str, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(robattr.RobattrError, match=r".{20}"):
+    with pytest.raises(robattr.RobattrError, match=words):
         robattr.audit(plain, bars(), **{**QUICK, "protocol": "paper", **wrong})
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("scale", "eps", "words"), [(1, 8, r"8/255\?"), (2, 8, r"8/255 of the range, 0\.06275\?")])
@@ -360,9 +168,13 @@ def test_images_of_any_number_of_channels_are_shown_by_true_values(channels: int
 
 def test_a_refused_mistake_is_not_in_the_way_of_the_right_call(plain: nn.Module, tmp_path) -> None:
     page = tmp_path / "audit.html"
-    for wrong in ({"bounds": (0.0, 0.5)}, {"preprocessing": {"mean": [0.5, 0.5]}}):
-        with pytest.raises(InvalidInput):
+    for wrong, words in (
+        ({"bounds": (0.0, 0.5)}, "within the bounds"),
+        ({"preprocessing": {"mean": [0.5, 0.5]}}, "expected 1 channels in mean, or one number, got 2"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
             robattr.audit(plain, bars(), protocol="paper", out=page, **wrong, **QUICK)
+        assert not any(tmp_path.iterdir())
     assert robattr.audit(plain, bars(), protocol="paper", out=page, **QUICK).page == page
 
 
@@ -382,11 +194,20 @@ def test_hostile_names_stay_text(plain: nn.Module, tmp_path) -> None:
     assert json.loads((tmp_path / "audit" / "config.json").read_text())["name"] == evil[2]
 
 
+def test_a_folder_keeps_its_class_names(tmp_path) -> None:
+    top = folder(tmp_path / "images", ("low", "middle", "top"), each=4)
+    net = taught(Plain(3), *bars(60, channels=3))
+    found = robattr.audit(net, top, protocol="paper", out=tmp_path / "audit.html", **QUICK)
+    assert found.run.evaluations[0].summary["classes"] == ["low", "middle", "top"]
+    assert {row[0] for row in classes(found.run).rows} <= {"low", "middle", "top"}
+    assert "middle" in (tmp_path / "audit.html").read_text(encoding="utf-8")
+
+
 def test_names_that_are_no_text_are_written_out(tmp_path) -> None:
     torn = os.fsdecode(b"\xff\xfe")
     top = folder(tmp_path / torn, ("a", torn, "c\x1b[2J"))
     (top / "a" / f"{torn}.png").write_bytes(b"")
-    data = material(top)
+    data = as_dataset(top)
     assert data.name == r"\udcff\udcfe"
     assert data.classes == ("a", r"c\x1b[2J", r"\udcff\udcfe")
     net = taught(Plain(3), data.pixels(data.train.images), data.train.labels)
@@ -396,34 +217,10 @@ def test_names_that_are_no_text_are_written_out(tmp_path) -> None:
 
 
 def test_huggingface_class_names_are_used_where_the_folders_carry_them(tmp_path) -> None:
-    from robattr.auditing.audit import own_classes
-
     top = folder(tmp_path / "images", ("cat", "dog"), each=1)
     net = nn.Identity()
     net.config = SimpleNamespace(id2label={"1": "cat", "0": "dog", "2": "owl"})  # type: ignore[assignment]
-    assert own_classes(net, top) == ["dog", "cat", "owl"]
+    assert model_classes(net, top) == ["dog", "cat", "owl"]
     net.config = SimpleNamespace(id2label={0: "cat", 1: "owl"})  # type: ignore[assignment]
-    assert own_classes(net, top) is None
-    assert own_classes(nn.Identity(), top) is None
-
-
-def test_the_examples_of_an_audit_are_a_function_of_the_seed() -> None:
-    data = material(bars(30))
-    assert chosen(data, 5, seed=1)[2] == chosen(data, 5, seed=1)[2]
-    assert chosen(data, 5, seed=1)[2] != chosen(data, 5, seed=2)[2]
-    assert np.array_equal(chosen(data, None)[2], np.arange(30))
-
-
-def test_own_maps_are_compiled_on_request_and_foreign_ones_never(plain: nn.Module, monkeypatch, tmp_path) -> None:
-    from robattr.auditing import record
-
-    asked: dict[str, bool] = {}
-    begin = record.evaluate
-
-    def noted(*args, **settings):
-        asked[settings["map"].name] = settings.pop("compiled")
-        return begin(*args, **settings)
-
-    monkeypatch.setattr(record, "evaluate", noted)
-    robattr.audit(plain, bars(), maps="sg,captum:Saliency", protocol="paper", compiled=True, **QUICK)
-    assert asked == {"sg": True, "captum-Saliency": False}
+    assert model_classes(net, top) is None
+    assert model_classes(nn.Identity(), top) is None

@@ -1,6 +1,8 @@
-"""The doctor finds what is wrong, says what to do, and finds nothing wrong with the healthy."""
+"""The doctor: broken models fail with a remedy, as `evaluate` refuses them; healthy ones pass."""
 
 from __future__ import annotations
+
+from inspect import signature
 
 import pytest
 import torch
@@ -10,9 +12,10 @@ from torch.nn import functional as F
 import robattr
 from audit_fixtures import Attentive, Plain, bars, folder, taught
 from nets import NETS
-from robattr.auditing import Check, Diagnosis, Plan, checks, wrap
-from robattr.auditing import cost as costs
-from robattr.errors import UnsupportedModel
+from robattr.attacks import simple_gradient
+from robattr.auditing import Check, Diagnosis, Plan, cost
+from robattr.auditing.doctor import _duration
+from robattr.evaluation import evaluate, scaled
 
 
 def levels(diagnosis: Diagnosis) -> dict[str, str]:
@@ -79,7 +82,7 @@ class _OwnRelu(torch.autograd.Function):
     ],
 )
 def test_durations_are_words(seconds: float, words: str) -> None:
-    assert checks._duration(seconds) == words
+    assert _duration(seconds) == words
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -93,42 +96,53 @@ def test_healthy_networks_pass(name: str) -> None:
     assert ("attention" in levels(found)) == (name == "transformer")
 
 
-@pytest.mark.parametrize(
-    ("how", "name", "words"),
-    [
-        (lambda f, x: f(x).softmax(1), "logits", "probabilities"),
-        (lambda f, x: f(F.dropout(x)), "determinism", "twice"),
-        (lambda f, x: f(x - x.mean(0)), "independence", "batch"),
-        (lambda f, x: f(x)[:, 0], "output", "(4,)"),
-        (lambda f, x: f(x)[:, :1], "output", "(4, 1)"),
-        (lambda f, x: f(x) / 0.0, "output", "NaN or infinite"),
-        (lambda f, x: f(x) / 0.0 * 0.0, "output", "NaN or infinite"),
-        (lambda f, x: f(x.mul_(0.5)), "output", "overwrites its input"),
-        (lambda f, x: (f(x), x), "output", "expected logits"),
-        (lambda f, x: f(x.detach()), "derivatives", "exactly 0"),
-        (lambda f, x: f(x.round()), "derivatives", "exactly 0"),
-        (lambda f, x: f(_Once.apply(x)), "derivatives", "second derivative"),
-        (lambda f, x: _OwnRelu.apply(f(x)) + f(x), "derivatives", "once_differentiable"),
-        (lambda f, x: f((x - x).sqrt() + x), "derivatives", "NaN"),
-    ],
-)
-def test_what_would_spoil_the_numbers_fails(how, name: str, words: str) -> None:
-    found = robattr.doctor(Layer(how), shape=(6,))
-    assert not found.healthy
-    check = finding(found, name)
-    assert (check.level, words in check.finding) == ("fail", True), str(found)
-    assert check.remedy
+SPOILT = [
+    (lambda f, x: f(x)[:, 0], "output", "(1,)"),
+    (lambda f, x: f(x)[:, :1], "output", "at least two classes"),
+    (lambda f, x: f(x).mean(0, keepdim=True), "output", "(4, 3), got (1, 3)"),
+    (lambda f, x: f(x[:, :5]), "output", "cannot be multiplied"),
+    (lambda f, x: f(x.mul_(0.5)), "input", "overwrites its input"),
+    (lambda f, x: f(x) / 0.0, "finite", "NaN or infinite"),
+    (lambda f, x: f(x) / 0.0 * 0.0, "finite", "NaN or infinite"),
+    (lambda f, x: f(F.dropout(x)), "determinism", "two calls"),
+    (lambda f, x: f(x - x.mean(0)), "independence", "batch"),
+    (lambda f, x: f(x).softmax(1), "logits", "probabilities"),
+    (lambda f, x: f(x.detach()), "derivatives", "cannot be differentiated in the input"),
+    (lambda f, x: f(_Once.apply(x)), "derivatives", "no derivative of any use"),
+    (lambda f, x: _OwnRelu.apply(f(x)) + f(x), "derivatives", "once_differentiable"),
+    (lambda f, x: f((x - x).sqrt() + x), "derivatives", "NaN"),
+]
 
 
-def test_a_quantised_model_is_called_so() -> None:
-    class Linear(nn.Linear):  # of the kind that quantisation leaves, whichever engine this machine has
-        __module__ = "torch.ao.nn.quantized.dynamic.modules.linear"
+@pytest.mark.parametrize(("how", "name", "words"), SPOILT)
+def test_a_failed_check_is_what_evaluate_raises(how, name: str, words: str) -> None:
+    net, x = Layer(how), torch.rand(4, 6, generator=torch.Generator().manual_seed(1))
+    y = net.linear(x).argmax(1)
+    for found in (robattr.doctor(net, shape=(6,), device="cpu"), robattr.doctor(net, (x, y), device="cpu")):
+        failed = next(check for check in found.checks if check.level == "fail")
+        assert (failed.name, words in failed.finding) == (name, True), str(found)
+        assert failed.remedy
+    with pytest.raises(robattr.RobattrError) as refusal:
+        evaluate(net, x, y, protocol=scaled("", pixels=6, bounds=(0.0, 1.0)), map=simple_gradient())
+    assert str(refusal.value) == f"{failed.finding}: {failed.remedy}"
 
-    net = nn.Sequential(nn.Linear(6, 6), Linear(6, 3))
-    found = robattr.doctor(net, shape=(6,))
-    assert "quantised layer 1" in finding(found, "form").finding
-    with pytest.raises(UnsupportedModel, match="quantised layer 1: pass the model that was quantised"):
-        wrap(net)
+
+def test_examples_that_evaluate_refuses_fail() -> None:
+    """The same list again, for what is wrong with the examples rather than with the model."""
+    net = nn.Linear(6, 3)
+    x = torch.rand(4, 6, generator=torch.Generator().manual_seed(1))
+    right = net(x).argmax(1)
+    for inputs, labels, name in ((3 * x, right, "range"), (x, right + 3, "labels"), (x, (right + 1) % 3, "labels")):
+        found = finding(robattr.doctor(net, (inputs, labels), device="cpu"), name)
+        assert found.level == "fail"
+        with pytest.raises(robattr.RobattrError) as refusal:
+            evaluate(net, inputs, labels, protocol=scaled("", pixels=6, bounds=(0.0, 1.0)), map=simple_gradient())
+        assert str(refusal.value) == f"{found.finding}: {found.remedy}"
+
+
+def test_a_layer_without_a_gradient_is_a_warning_because_evaluate_reports_it() -> None:
+    said = finding(robattr.doctor(Layer(lambda f, x: f(x.round())), shape=(6,), device="cpu"), "derivatives")
+    assert (said.level, "exactly 0" in said.finding) == ("warn", True)
 
 
 def test_what_works_but_should_be_known_is_a_warning() -> None:
@@ -174,8 +188,11 @@ def test_data_are_held_against_bounds_labels_and_preprocessing() -> None:
     assert (standardised.level, "standardised" in standardised.remedy) == ("fail", True)
     assert levels(robattr.doctor(net, (x, y), bounds=(0.0, 255.0)))["range"] == "warn"
     beyond = levels(robattr.doctor(net, (x, y + 1)))
-    assert (beyond["labels"], beyond["derivatives"]) == ("fail", "ok")  # a label is no fault of a layer
-    assert levels(robattr.doctor(net, (x, (y + 1) % 3)))["labels"] == "warn"
+    assert (beyond["labels"], beyond["derivatives"]) == ("fail", "ok")  # the layers are checked all the same
+    wrong = y.clone()
+    wrong[y == 0] = 1
+    wrong[y == 1] = 0
+    assert levels(robattr.doctor(net, (x, wrong)))["labels"] == "warn"  # a third is right: no better than chance
     units = robattr.doctor(net, (255 * x, y), bounds=(0.0, 255.0), preprocessing={"mean": 0.5, "std": 0.2})
     assert levels(units)["preprocessing"] == "warn"
     bare = robattr.doctor(net, (255 * x, y), bounds=(0.0, 255.0))
@@ -194,23 +211,20 @@ def test_a_dataset_is_held_against_its_own_bounds() -> None:
     assert (said.level, "leave bounds out" in said.finding) == ("fail", True)
 
 
-def test_the_cost_grows_with_the_plan_and_memory_decides_the_chunk(monkeypatch) -> None:
-    net, _ = robattr.auditing.wrapped_model(Plain().eval())
-    x, y = bars(2)
-    monkeypatch.setattr(costs, "_seconds_per_row", lambda *_: 1.0)
-    small = costs.cost(net, x, y, m=4, m_attack=2, attack_steps=3, batch=2)
-    large = costs.cost(net, x, y, m=8, m_attack=2, attack_steps=3, batch=4)
-    assert (small.seconds, large.seconds) == (2 * (3 * 2 + 4), 4 * (3 * 2 + 8))
-    assert large.peak > small.peak
-    assert costs.chunk_that_fits(net, x, m=8, batch=4) is None
-    monkeypatch.setattr(costs, "memory", lambda _: large.peak // 2)
-    assert not costs.cost(net, x, y, m=8, m_attack=2, attack_steps=3, batch=4).fits
-    assert 1 <= (costs.chunk_that_fits(net, x, m=8, batch=4) or 0) < 8
-    warned = finding(robattr.doctor(Plain().eval(), shape=(1, 8, 8), plan=Plan(m=8, batch=4)), "cost")
+def test_costs_are_reported_with_a_remedy(monkeypatch) -> None:
+    monkeypatch.setattr(cost, "seconds_per_pass", lambda *_: 1.0)
+    monkeypatch.setattr(cost, "memory", lambda _: 10**5)
+    found = robattr.doctor(Plain().eval(), shape=(1, 8, 8), plan=Plan(m=8, batch=4), device="cpu")
+    warned = finding(found, "cost")
     assert (warned.level, "chunk=" in warned.remedy) == ("warn", True)
-    assert (
-        "22.6 days (paper)" in finding(robattr.doctor(Plain().eval(), shape=(1, 8, 8)), "audit").finding
-    )  # 1 s a pass
+    # 100 examples × 50 steps × 100 points × 3 repeats × 1.3 s
+    assert "22.6 days (paper)" in finding(found, "audit").finding
+    assert "GPU" in finding(found, "audit").remedy
+
+
+def test_the_doctor_uses_the_device_of_an_audit(monkeypatch) -> None:
+    defaults = [signature(f).parameters["device"].default for f in (robattr.doctor, robattr.audit, robattr.harden)]
+    assert defaults == ["auto"] * 3
 
 
 def test_the_doctor_leaves_the_model_as_it_was() -> None:

@@ -17,14 +17,12 @@ from robattr.attacks import IFIA, integrated_gradients, simple_gradient
 from robattr.attacks.maps import magnitude, saliency
 from robattr.auditing import (
     AttributionRobustness,
-    Embedded,
     captum_map,
     for_captum,
     from_robustness,
     per_token,
     to_robustness,
 )
-from robattr.auditing.maps import maps
 from robattr.errors import InvalidInput, UnsupportedModel
 from robattr.metrics import spearman
 
@@ -77,14 +75,6 @@ def test_captum_names_are_checked(plain: nn.Module) -> None:
         saliency(captum_map("InputXGradient"), nn.Sequential(nn.Flatten(), _Fails()), x, y)
     with pytest.raises(UnsupportedModel, match=r"captum:LRP fails on this model: .*Flatten"):
         saliency(captum_map("LRP"), nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), x, y)
-    assert [m.name for m in maps("ig, captum:Saliency", points=5)] == ["ig", "captum-Saliency"]
-    assert maps("ig", points=5)[0].nodes == 5
-    with pytest.raises(InvalidInput, match="name of a map"):
-        maps([robattr.evaluation.from_callable(lambda m, x, y: x, name="../evil")])
-    assert maps(simple_gradient()) == [simple_gradient()]
-    for function in (lambda m, x, y: x, [lambda m, x, y: x]):
-        with pytest.raises(InvalidInput, match=r"got function: .*from_callable"):
-            maps(function)
 
 
 class _Fails(nn.Module):
@@ -181,77 +171,3 @@ def test_tables_are_trained_attacked_and_audited(tmp_path) -> None:
     for e in audit.run.evaluations:
         assert e.summary["columns"]["kendall"]["n"] > 0
         assert e.gallery is None
-
-
-class Reader(nn.Module):
-    """Token ids (B, 5) to three classes, with attention."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(9, 8)
-        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, activation="gelu", batch_first=True)
-        self.head = nn.Linear(8, 3)
-        nn.init.zeros_(self.embed.weight[0])
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.head(self.encoder(self.embed(ids)).mean(1))
-
-
-def test_embeddings_are_attributed_as_captums_layer_method_does() -> None:
-    reader = Reader().eval()
-    ids, y = torch.randint(1, 9, (4, 5)), torch.tensor([0, 1, 2, 0])
-    net = Embedded(reader, "embed")
-    e = net.embed(ids)
-    torch.testing.assert_close(net(e), reader(ids))
-    assert net(e).grad_fn is not None
-    oracle = attr.LayerIntegratedGradients(reader, reader.embed)
-    expected = oracle.attribute(ids, baselines=0, target=y, n_steps=7, method="riemann_right")
-    torch.testing.assert_close(integrated_gradients(7).of(net, e, y), expected, rtol=1e-3, atol=1e-5)
-    tokens = saliency(per_token(integrated_gradients(7)), net, e, y)
-    torch.testing.assert_close(tokens, magnitude(expected.abs().sum(-1).detach()), rtol=1e-3, atol=1e-4)
-
-
-def test_embedding_leaves_a_training_model_alone() -> None:
-    class Normed(Reader):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm, self.drop = nn.BatchNorm1d(8), nn.Dropout(0.5)
-
-        def forward(self, ids: Tensor) -> Tensor:
-            return self.head(self.drop(self.norm(self.embed(ids).mean(1))))
-
-    reader = Normed().train()
-    before, dice = reader.norm.running_mean.clone(), torch.get_rng_state()
-    Embedded(reader, "embed").embed(torch.randint(1, 9, (1, 5), generator=torch.Generator().manual_seed(0)))
-    assert torch.equal(reader.norm.running_mean, before)
-    assert torch.equal(torch.get_rng_state(), dice)
-    assert reader.training
-
-
-def test_objectives_attacks_and_audits_at_embeddings_and_deeper_layers() -> None:
-    torch.manual_seed(4)
-    ids = torch.randint(1, 9, (40, 5))
-    y = ids[:, 2] % 3
-    reader = taught(Reader(), ids, y, steps=40)
-    net = Embedded(reader, "embed")
-    e = net.embed(ids)
-    ball, by = robattr.LinfBall(0.1, bounds=None), robattr.PGD(1, 0.1)
-    for at in (robattr.at_input, robattr.at_layer("module.encoder")):
-        found = robattr.objectives.ig_norm(1.0, ball, by, m=2, m_attack=2, at=at)(net, e[:4], y[:4])
-        reader.zero_grad()
-        found.penalty.sum().backward()
-        assert float(reader.head.weight.grad.abs().sum()) > 0
-        assert float(found.penalty.detach().min()) > 0
-    reach = (float(e.min()), float(e.max()))
-    audit = robattr.audit(
-        net, (e, y), bounds=reach, eps=0.05, maps=[per_token(integrated_gradients(3))], steps=2, examples=8,
-        protocol="paper", device="cpu",
-    )  # fmt: skip
-    (evaluation,) = audit.run.evaluations
-    assert evaluation.summary["map"] == "ig-tokens"
-    assert evaluation.summary["settings"]["k"] == 1
-    for wrong in ("embedding", ""):
-        with pytest.raises(InvalidInput, match="no layer"):
-            Embedded(reader, wrong)
-    with pytest.raises(UnsupportedModel, match="embedding layer"):
-        Embedded(reader, "head").embed(ids)

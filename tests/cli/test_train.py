@@ -6,20 +6,25 @@ import errno
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from robattr import cli
+from robattr import cli, recipes
 from robattr.cli import app
-from robattr.cli.train import resolve
+from robattr.cli.train import resolve, train_warm_start
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.training import settings
 from robattr.training.config import TrainConfig
+from robattr.training.loop import train
+from train_fixtures import chain_recipes, shorten_recipes
 
 QUICK = [f"--set={word}" for word in ("steps=2", "batch=8", "attack_steps=1", "m=2", "m_attack=1")]
 
@@ -55,7 +60,7 @@ def test_a_file_changes_the_recipe_and_words_change_the_file(tmp_path):
     [
         ('recipe = "mnist/ig-nrom"\nweight = 0.5\n', "did you mean 'mnist/ig-norm'"),
         ("recipe = 5\nweight = 0.5\n", "unknown recipe '5'"),
-        ("weight = 0.5\n", "say what to train"),
+        ("weight = 0.5\n", "no recipe given"),
     ],
 )
 def test_a_file_that_does_not_say_what_to_train_is_refused(tmp_path, text, message):
@@ -77,7 +82,7 @@ def test_a_file_may_be_a_whole_configuration(tmp_path):
     [
         (["mnist/ig-nrom"], "did you mean 'mnist/ig-norm'"),
         (["mnist"], "unknown recipe 'mnist'"),
-        ([], "say what to train"),
+        ([], "no recipe given"),
         (["mnist/ig-norm", "--set", "wieght=1"], "did you mean 'weight'"),
         (["mnist/ig-norm", "--precision", "fp8"], "precision cannot be 'fp8'"),
         (["mnist/ig-norm", "--config", "nowhere.toml"], "no configuration file nowhere.toml"),
@@ -101,6 +106,53 @@ def test_train_resume_and_refuse(tmp_path):
     assert resumed.exit_code == 0
 
 
+def test_train_makes_what_it_starts_from_once(tmp_path, monkeypatch):
+    shorten_recipes(monkeypatch)
+    chain_recipes(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    words = ["fashion-mini/ig-sum-norm", "--device", "cpu"]
+    done = invoke(*words, "--out", "a")
+    assert done.exit_code == 0, done.output
+    assert "starts from fashion-mini/first, which is trained first" in done.output
+    start = Path("runs/fashion-mini/first-seed0")
+    assert json.loads(Path("a/config.json").read_text())["warm_start"] == start.as_posix()
+    weights = load_file(start / "model.safetensors")
+    kept = start.stat().st_mtime_ns
+    again = invoke(*words, "--out", "b", "--set", "lr=1e-30", "--set", "steps=1")
+    assert again.exit_code == 0, again.output
+    assert "trained first" not in again.output
+    assert start.stat().st_mtime_ns == kept
+    for name, value in load_file("b/model.safetensors").items():
+        torch.testing.assert_close(value, weights[name], rtol=0, atol=1e-12)
+    shutil.rmtree(start)
+    resumed = invoke(*words, "--out", "a", "--resume")
+    assert resumed.exit_code == 0, resumed.output
+    assert not start.exists(), "a run that has begun does not need what it started from"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    run = replace(recipes.get("fashion-mini/ig-sum-norm"), seed=9)
+    fixed = train_warm_start(run, device="cpu", data_dir=None)
+    assert fixed.warm_start == "runs/fashion-mini/first-seed9", "several processes look for it, and do not train it"
+    assert not Path(fixed.warm_start).exists()
+
+
+def test_a_sweep_over_seeds_starts_each_from_its_own(tmp_path, monkeypatch):
+    shorten_recipes(monkeypatch)
+    chain_recipes(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    words = ["sweep", "fashion-mini/ig-sum-norm", "--over", "seed=4,5", "--examples", "0", "--device", "cpu"]
+    done = CliRunner().invoke(app, [*words, "--out", "s"])
+    assert done.exit_code == 0, done.output
+    starts = [json.loads(Path(f"s/seed={n}/config.json").read_text())["warm_start"] for n in (4, 5)]
+    assert starts == [f"runs/fashion-mini/first-seed{n}" for n in (4, 5)]
+    assert [json.loads((Path(p) / "config.json").read_text())["seed"] for p in starts] == [4, 5]
+
+
+def test_a_run_that_names_a_recipe_from_python_is_told_what_to_do(tmp_path):
+    run = replace(recipes.get("fashion-mini/natural"), warm_start="mnist/madry-tuned", steps=1)
+    with pytest.raises(CheckpointError, match=r"no weights to start from: .*Train that run first"):
+        train(run, tmp_path / "run", device="cpu")
+
+
 def test_python_m_is_the_same_program_and_errors_are_one_line():
     done = subprocess.run(
         [sys.executable, "-m", "robattr", "train", "mnist/ig_norm"], capture_output=True, text=True, timeout=60
@@ -122,10 +174,10 @@ def test_python_m_is_the_same_program_and_errors_are_one_line():
             "cannot read or write a (File exists): choose another --out",
         ),
         (PermissionError(errno.EACCES, "Permission denied", "a"), "cannot read or write a (Permission denied): choose"),
-        (OSError(errno.ENOSPC, "No space left on device"), "cannot write (No space left on device): make room"),
+        (OSError(errno.ENOSPC, "No space left on device"), "cannot write (No space left on device): free some space"),
         (
             torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 766.00 MiB. GPU 0 has a total of 139.80 GiB"),
-            "CUDA out of memory. Tried to allocate 766.00 MiB: free the card of other processes",
+            "CUDA out of memory. Tried to allocate 766.00 MiB: end other processes on the device",
         ),
     ],
 )

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from robattr import data
 from robattr.cli import app
 from robattr.data import catalog, download, mnist
-from robattr.data.dataset_info import Remote
+from robattr.data.dataset import Remote
 from robattr.data.files import sha256
 from robattr.errors import DataError, InvalidInput
 
@@ -212,7 +212,7 @@ def tiny_mnist(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
         remotes=mnist._remotes(digests, (f"{server.address}/absent", server.address)),
         read=lambda folder: mnist.read(folder, mnist.MNIST, digests),
     )
-    monkeypatch.setitem(catalog.CARDS, "mnist", card)
+    monkeypatch.setitem(catalog.DATASETS, "mnist", card)
     return server
 
 

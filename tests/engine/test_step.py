@@ -18,6 +18,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from robattr.train.distributed import World
+from robattr.train.state import State
+from robattr.train.step import descend
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
@@ -31,9 +34,6 @@ from robattr.formula.neighbourhoods import Neighbourhood
 from robattr.formula.network import bind, gradient
 from robattr.formula.objective import Rho, Robust
 from robattr.models import resnet
-from robattr.train.distributed import World
-from robattr.train.state import State
-from robattr.train.step import descend
 from train_fixtures import QUICK
 
 UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}

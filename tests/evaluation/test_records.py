@@ -236,15 +236,15 @@ from robattr.evaluation.records import Records
 
 with Records(Path(sys.argv[1]), {"eps": 0.3}) as records:
     for i in records.todo(range(int(sys.argv[2]))):
-        records.append([{"id": i, "map": "x" * 200_000}])
+        records.append([{"id": i, "map": "x" * 50_000}])
 """
 
 
 def test_sigkill_in_the_middle_of_writing_loses_and_repeats_nothing(path):
     """A process that does nothing but write is killed; the next one finishes its work."""
-    total, shard = 200, path.with_name("paper-ig.rank0-of-1.jsonl")
+    total, shard = 100, path.with_name("paper-ig.rank0-of-1.jsonl")
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(path), str(total)])
-    while child.poll() is None and (shard.stat().st_size if shard.exists() else 0) < 12 * 200_000:
+    while child.poll() is None and (shard.stat().st_size if shard.exists() else 0) < 12 * 50_000:
         time.sleep(0.001)
     child.send_signal(signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL  # it was not done yet
@@ -252,6 +252,6 @@ def test_sigkill_in_the_middle_of_writing_loses_and_repeats_nothing(path):
     with Records(path, {"eps": 0.3}) as records:
         assert records.done == set(range(whole))
         assert whole >= 11
-        records.append([{"id": i, "map": "x" * 200_000} for i in records.todo(range(total))])
+        records.append([{"id": i, "map": "x" * 50_000} for i in records.todo(range(total))])
     assert shard.read_bytes().count(b"\n") == total
-    assert merge(path, range(total)) == [{"id": i, "map": "x" * 200_000} for i in range(total)]
+    assert merge(path, range(total)) == [{"id": i, "map": "x" * 50_000} for i in range(total)]

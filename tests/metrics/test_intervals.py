@@ -122,11 +122,11 @@ def test_equal_models_do_not_differ_and_unequal_ones_do():
 
 
 def test_impossible_requests_are_refused():
-    for call in (
-        lambda: mean([1.0, 2.0], level=95),
-        lambda: mean([1.0, 2.0], resamples=0),
-        lambda: mean([1.0, math.inf]),
-        lambda: paired({1: 0.0}, {2: 0.0}),
+    for call, says in (
+        (lambda: mean([1.0, 2.0], level=95), "expected a confidence level between 0 and 1, got 95"),
+        (lambda: mean([1.0, 2.0], resamples=0), "expected at least 1 resample, got 0"),
+        (lambda: mean([1.0, math.inf]), "expected finite scores, got an infinite one"),
+        (lambda: paired({1: 0.0}, {2: 0.0}), "expected two evaluations of the same examples, got no id in common"),
     ):
-        with pytest.raises(InvalidInput, match="expected"):
+        with pytest.raises(InvalidInput, match=says):
             call()

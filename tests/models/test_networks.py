@@ -303,8 +303,15 @@ def test_a_scaled_resnet_sees_unit_images_as_the_plain_one_sees_theirs() -> None
     x[2] = 0.5 + 1e-4 * x[2]  # below the floor of both
     torch.testing.assert_close(wide(x), plain(255 * x), rtol=1e-9, atol=1e-12)
     assert scale_invariant(wide, x).tolist() == scale_invariant(plain, 255 * x).tolist() == [True, True, False]
-    for wrong in ({"width": 15}, {"width": 0}, {"scale": 0.0}, {"scale": "255"}, {"width": 10**6}):
-        with pytest.raises(InvalidInput):
+    for wrong, message in (
+        ({"width": 15}, "even width"),
+        ({"width": 0}, "width to be a positive"),
+        ({"scale": 0.0}, "positive scale"),
+        ({"scale": "255"}, "positive scale"),
+        ({"width": 10**6}, "width of at most 4096"),
+        ({"pool": 0}, "pool to be a positive"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
             resnet(4, 1, **wrong)
 
 

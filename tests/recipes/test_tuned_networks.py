@@ -10,7 +10,7 @@ from torch import nn
 
 from robattr import IntegratedGradients
 from robattr.errors import InvalidInput
-from robattr.models import paper_cnn, resnet
+from robattr.models import paper_cnn
 from robattr.models.architecture import build
 from robattr.recipes.tuned_networks import avgpool_cnn, blur_cnn, pooled_resnet, tone_curve_cnn, wide_resnet
 from robattr.training import TrainConfig, checkpoint, settings
@@ -98,8 +98,6 @@ def test_pooled_resnet_sees_averages_of_the_standardised_image() -> None:
     torch.testing.assert_close(pooled(x), wide(averages), rtol=1e-9, atol=1e-9)
     with pytest.raises(InvalidInput, match="divisible by 8"):
         pooled(x[:, :, :12])
-    with pytest.raises(InvalidInput, match="pool"):
-        resnet(4, 1, pool=0)
 
 
 def test_a_configuration_with_an_earlier_name_of_a_network_is_read() -> None:

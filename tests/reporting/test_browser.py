@@ -1,4 +1,4 @@
-"""The page in a real browser: Debian's chromium driven by Playwright. Skipped, with a message, where there is none."""
+"""The page in chromium, driven by Playwright; skipped where there is no chromium."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from fake_runs import METHODS, write_run
 from robattr.reporting.export import write_records
 from robattr.reporting.html import write_page
-from robattr.reporting.runs import read_runs
+from robattr.reporting.run_results import read_runs
 
 CHROMIUM = which("chromium") or which("chromium-browser")
 pytestmark = pytest.mark.skipif(
@@ -47,7 +47,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Visit:
-    """An open page with everything it complained about and asked for."""
+    """An open page with its console messages, errors and requests."""
 
     def __init__(self, page: Page, path: Path) -> None:
         self.page, self.complaints, self.requests = page, [], []  # type: ignore[var-annotated]
@@ -145,8 +145,8 @@ def test_the_slider_runs_through_the_attack(visit: Visit) -> None:
     assert visit.pixels(0, 0) != visit.pixels(0, 1)
 
 
-def test_a_record_has_no_walk_and_claims_no_iteration(browser: Browser, tmp_path: Path) -> None:
-    """Its gallery holds each example's reported iterate alone, each at an iteration of its own."""
+def test_a_record_shows_before_and_after_without_an_iteration(browser: Browser, tmp_path: Path) -> None:
+    """Its gallery has the reported iterate of each example alone, at different iterations."""
     write_records(read_runs([write_run(tmp_path, method) for method in ("natural", "madry")]), tmp_path / "records")
     page = browser.new_page(viewport=DESKTOP)
     seen = Visit(page, write_page(read_runs([tmp_path / "records"]), tmp_path / "report.html"))
@@ -161,7 +161,7 @@ def test_a_record_has_no_walk_and_claims_no_iteration(browser: Browser, tmp_path
 
 
 def test_play_runs_to_the_end_and_stops(visit: Visit) -> None:
-    # A loaded machine may be too slow to see a step while it lasts: the page writes them down itself.
+    # A loaded machine may miss a step while it is shown, so the page records them itself.
     visit.page.evaluate(
         """() => {
             const body = document.body, seen = [];
@@ -169,7 +169,7 @@ def test_play_runs_to_the_end_and_stops(visit: Visit) -> None:
             new MutationObserver(look).observe(body, {attributeFilter: ["data-step"]});
         }"""
     )
-    visit.page.click("#play")  # it stands at the end, and begins anew
+    visit.page.click("#play")  # from the end it starts again
     visit.page.wait_for_selector("body[data-seen='0 1 2 3 4 5 6'] #play:text-is('Play')")
 
 
@@ -243,7 +243,7 @@ def test_a_phone_never_scrolls_sideways(browser: Browser, report: Path, tmp_path
     page.close()
 
 
-def test_a_model_by_itself_shows_its_worst_examples_side_by_side(browser: Browser, tmp_path: Path) -> None:
+def test_a_single_model_shows_its_worst_examples_side_by_side(browser: Browser, tmp_path: Path) -> None:
     page = browser.new_page(viewport=DESKTOP)
     visit = Visit(page, write_page(read_runs([write_run(tmp_path, "natural")]), tmp_path / "one.html"))
     ids = [thumb.get_attribute("data-id") for thumb in page.locator(".thumb").all()]
@@ -294,7 +294,7 @@ def test_hostile_names_do_nothing(browser: Browser, tmp_path: Path) -> None:
     page.close()
 
 
-def test_without_galleries_the_page_is_whole_but_for_the_explorer(browser: Browser, tmp_path: Path) -> None:
+def test_without_galleries_only_the_explorer_is_hidden(browser: Browser, tmp_path: Path) -> None:
     path = write_page(read_runs([write_run(tmp_path, "natural", gallery=False)]), tmp_path / "plain.html")
     page = browser.new_page(viewport=DESKTOP)
     complaints: list[str] = []

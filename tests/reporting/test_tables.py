@@ -1,4 +1,4 @@
-"""Tables say what the summaries say, in three languages, and quote the paper correctly."""
+"""Tables show the values of the summaries in every format, with the paper's."""
 
 from __future__ import annotations
 
@@ -11,29 +11,21 @@ import pytest
 from rich.console import Console
 
 from fake_runs import METHODS, write_run
-from robattr.errors import CheckpointError
 from robattr.reporting import tables
-from robattr.reporting.export import write_records
 from robattr.reporting.findings import finding
-from robattr.reporting.published import DIFFERENT_M, INTEGRATED_GRADIENTS, SIMPLE_GRADIENT, published
-from robattr.reporting.runs import groups, measured, read_run, read_runs
-from robattr.reporting.terminal import rich_table
-
-
-@pytest.fixture
-def runs(tmp_path: Path) -> list[Path]:
-    return [write_run(tmp_path, method, gallery=False) for method in METHODS]
+from robattr.reporting.run_results import group_evaluations, read_runs
+from robattr.reporting.tables import rich_table
 
 
 def _table(paths: list[Path]) -> tables.Table:
-    return tables.table(groups(read_runs(paths)))
+    return tables.table(group_evaluations(read_runs(paths)))
 
 
-def test_runs_come_in_the_papers_order_with_its_names(runs: list[Path]) -> None:
+def test_rows_have_the_papers_order_and_names(runs: list[Path]) -> None:
     assert [row.approach for row in _table(runs[::-1]).rows] == ["NATURAL", "Madry et al.", "IG-NORM", "IG-SUM-NORM"]
 
 
-def test_csv_holds_the_summaries_values_exactly(runs: list[Path]) -> None:
+def test_csv_has_the_summaries_values_exactly(runs: list[Path]) -> None:
     rows = list(csv.DictReader(io.StringIO(tables.csv(_table(runs)))))
     for row, run in zip(rows, runs, strict=True):
         summary = json.loads((run / "records" / "paper-ig.json").read_text())
@@ -53,17 +45,18 @@ def test_markdown_marks_the_best_and_shows_intervals(runs: list[Path]) -> None:
     assert len({line.count("|") for line in lines[:6]}) == 1
 
 
-def test_rows_of_other_examples_say_so_and_none_is_the_best(runs: list[Path]) -> None:
+def test_rows_of_different_counts_say_so_and_none_is_the_best(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path, method, gallery=False) for method in METHODS]
     path = runs[0] / "records" / "paper-ig.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "examples": 50}))
     made = _table(runs)
     assert [row.label for row in made.rows[:2]] == ["NATURAL, 50 examples", "Madry et al., 120 examples"]
     assert not any(cell.best for row in made.rows for cell in row.cells)
-    (found,) = map(finding, measured(read_runs(runs)))
+    (found,) = map(finding, group_evaluations(read_runs(runs)))
     assert "The two models were measured on 50 and 120 examples" in " ".join(found.cautions)
 
 
-def test_rows_of_several_kinds_of_measurement_are_told_apart(tmp_path: Path) -> None:
+def test_rows_name_their_protocol_and_map_where_they_differ(tmp_path: Path) -> None:
     run = write_run(tmp_path, "natural", gallery=False)
     for file in list((run / "records").iterdir()):
         summary = json.loads(file.read_text()) if file.suffix == ".json" else None
@@ -106,7 +99,7 @@ def test_no_number_is_lost_on_a_terminal_of_any_width(tmp_path: Path, width: int
         assert all(number in shown for number in printed.split())
 
 
-def test_the_papers_numbers_stand_beside_its_own_protocol_only(tmp_path: Path) -> None:
+def test_the_papers_numbers_appear_under_its_own_protocol_only(tmp_path: Path) -> None:
     run = write_run(tmp_path, "natural", dataset="mnist", gallery=False)
     cells = _table([run]).rows[0].cells
     assert [cell.paper for cell in cells] == [0.9917, 0.0, 0.4661, 0.1758, None]
@@ -114,69 +107,3 @@ def test_the_papers_numbers_stand_beside_its_own_protocol_only(tmp_path: Path) -
     path = run / "records" / "paper-ig.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "protocol": "strict"}))
     assert all(cell.paper is None for cell in _table([run]).rows[0].cells)
-
-
-def test_the_published_tables_are_complete() -> None:
-    assert len(INTEGRATED_GRADIENTS) == 16
-    assert len(SIMPLE_GRADIENT) == 12
-    assert sorted(DIFFERENT_M) == list(range(10, 101, 10))
-    # The same models were measured in tables 1 and 3: their accuracies must agree.
-    for key, row in SIMPLE_GRADIENT.items():
-        assert (row.nat_acc, row.adv_acc) == (INTEGRATED_GRADIENTS[key].nat_acc, INTEGRATED_GRADIENTS[key].adv_acc)
-    assert published("mnist", "ig-norm", m=50) is DIFFERENT_M[50]
-    assert DIFFERENT_M[50].topk == INTEGRATED_GRADIENTS["mnist", "ig-norm"].topk
-    assert published("fashion-mini", "natural") is None
-    assert published("mnist", "natural", map_name="smoothgrad") is None
-
-
-def test_two_runs_of_one_method_are_told_apart(tmp_path: Path) -> None:
-    paths = [write_run(tmp_path / seed, "natural", gallery=False).rename(tmp_path / f"s{seed}") for seed in "12"]
-    assert [run.name for run in read_runs(paths)] == ["NATURAL (s1)", "NATURAL (s2)"]
-    for path, m in zip(paths, (100, 20), strict=True):
-        config = json.loads((path / "config.json").read_text())
-        (path / "config.json").write_text(json.dumps({**config, "m": m}))
-    assert [run.name for run in read_runs(paths)] == ["NATURAL, m = 20", "NATURAL, m = 100"]
-    config = json.loads((paths[0] / "config.json").read_text())
-    (paths[0] / "config.json").write_text(json.dumps({**config, "seed": 7}))  # what else differs is said as well
-    assert [run.name for run in read_runs(paths)] == ["NATURAL, m = 20, seed = 0", "NATURAL, m = 100, seed = 7"]
-
-
-def test_a_folder_that_is_no_run_is_refused_with_a_remedy(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"neither a run directory.*folder of records.*robattr train"):
-        read_run(tmp_path)
-
-
-def test_a_run_without_evaluation_is_refused_with_a_remedy(tmp_path: Path) -> None:
-    run = write_run(tmp_path, "natural", gallery=False)
-    for file in (run / "records").iterdir():
-        file.unlink()
-    with pytest.raises(CheckpointError, match="robattr evaluate"):
-        measured([read_run(run)])
-
-
-def test_what_is_no_number_is_read_as_missing(tmp_path: Path) -> None:
-    run = write_run(tmp_path, "natural", gallery=False)
-    path, log = run / "records" / "paper-ig.json", run / "metrics.jsonl"
-    summary = json.loads(path.read_text())
-    summary["columns"]["topk"] = {"value": float("nan"), "low": float("-inf"), "high": float("inf"), "n": 0}
-    path.write_text(json.dumps(summary))
-    log.write_text(log.read_text() + '{"step": 310, "loss": NaN, "penalty": NaN}\n')
-    runs = read_runs([run])
-    cell = tables.table(groups(runs)).rows[0].cells[2]
-    assert (cell.value, cell.low, cell.high) == (None, None, None)
-    assert "no example was scored" in finding(measured(runs)[0]).headline
-    (written, _), *_ = write_records(runs, tmp_path / "records")
-    assert json.loads(written.read_text())["training"]["loss"] == read_run(run).training.loss
-    assert len(read_run(run).metrics) == len(log.read_text().splitlines())
-
-
-def test_a_torn_training_log_is_read_but_a_torn_record_is_refused(tmp_path: Path) -> None:
-    run = write_run(tmp_path, "natural", gallery=False)
-    log = run / "metrics.jsonl"
-    whole = len(read_run(run).metrics)
-    log.write_text(log.read_text() + '{"step": 31')
-    assert len(read_run(run).metrics) == whole
-    records = run / "records" / "paper-ig.jsonl"
-    records.write_text(records.read_text() + '{"id": 12')
-    with pytest.raises(CheckpointError, match="line 121"):
-        read_run(run)

@@ -20,7 +20,7 @@ from robattr.cli import app
 from robattr.data import from_tensors
 from robattr.engine.processes import World
 from robattr.errors import CheckpointError, InvalidInput
-from robattr.recipes.selection import measure_on_validation
+from robattr.runs import measure_on_validation
 from robattr.training.step import validate
 from robattr.training.sweep import (
     Result,
@@ -82,7 +82,7 @@ def test_every_point_is_checked_before_any_is_trained(tmp_path):
 
 
 def test_the_command_checks_the_grid_before_what_it_starts_from(monkeypatch, tmp_path):
-    monkeypatch.setattr("robattr.cli.train._started", lambda run, **_: pytest.fail("training began"))
+    monkeypatch.setattr("robattr.cli.train.train_warm_start", lambda run, **_: pytest.fail("training began"))
     for over, message in ((["batch=8,-5"], "batch must be"), (["batch=8", "batch=9"], "--over batch=8,9")):
         words = ["sweep", "fashion-mini/natural", *(f"--over={word}" for word in over), "--out", str(tmp_path)]
         refused = CliRunner().invoke(app, words).exception

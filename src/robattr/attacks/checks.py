@@ -1,4 +1,4 @@
-"""What an attack refuses before any time is spent."""
+"""Checks of the examples and settings of an attack, before any time is spent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_attack(
     restarts: int,
     seed: int,
 ) -> None:
-    """Refuse settings and examples with which an attack would not attack."""
+    """Reject an empty batch, labels or ids of another length, and settings that cannot attack."""
     if not len(x):
         raise InvalidInput("expected at least one example to attack, got none")
     for name, each in (("labels", y), ("ids", ids)):

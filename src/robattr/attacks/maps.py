@@ -1,4 +1,4 @@
-"""Attribution maps: what an explanation shows, as one non-negative picture per example.
+"""Attribution maps: the normalised magnitude of an attribution, one non-negative map per example.
 
 Shapes: x (B, C, H, W) gives maps (B, H, W); any other input (B, ...) keeps its shape.
 """
@@ -25,8 +25,7 @@ Attribution = Callable[[Model, Tensor, Tensor], Tensor]
 def magnitude(a: Tensor) -> Tensor:
     """S = Σ_channels |a|, scaled so that its mean is 1 (the reference's maps sum to H·W).
 
-    An attribution that is zero everywhere has no map: the result is NaN, which every attack and measure here
-    refuses or counts, never scores.
+    An attribution that is zero everywhere gives NaN, which attacks and metrics count as undefined.
     """
     s = a.abs().sum(dim=1) if a.dim() == 4 else a.abs()
     inner = tuple(range(1, s.dim()))
@@ -34,7 +33,7 @@ def magnitude(a: Tensor) -> Tensor:
 
 
 def orderable(map: Tensor) -> Tensor:
-    """(B,) bool: is there an order of pixels to keep? Not where a map is constant or has a value that is not finite."""
+    """(B,) bool: whether the pixels have an order, that is, the map is finite and not constant."""
     flat = map.flatten(1)
     return flat.isfinite().all(dim=1) & (flat.amax(dim=1) > flat.amin(dim=1))
 
@@ -43,11 +42,11 @@ def orderable(map: Tensor) -> Tensor:
 class AttributionMap:
     """The normalised magnitude of an attribution, `S(model, x, y) -> map`; differentiable in x when `of` is.
 
-    nodes       points of x's size that it sends through the net together
-    complete    whether the attribution should add up to logit_y(x) − logit_y(0)
-    along_ray   a cheaper map that is equal wherever the net is constant on the ray from black to x
-    smallest    from this share of x on, where its first point lies; 0 for nowhere
-    guide       the map an attack differentiates in its stead, where this one cannot be
+    nodes       points per example that pass through the net together
+    complete    whether the attribution should sum to logit_y(x) − logit_y(0)
+    along_ray   a cheaper map, equal to this one where the net is constant on the ray from black to x
+    smallest    the net must be constant from this fraction of x on: the first node of the rule; 0 if there is none
+    guide       the map to differentiate in an attack, where this one is not differentiable
     """
 
     name: str
@@ -61,7 +60,7 @@ class AttributionMap:
     def __call__(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
         if not isinstance(model, nn.Module):
             return magnitude(self.of(model, x, y))
-        with second_order(model):  # a module in training mode would move its statistics, and mix the examples
+        with second_order(model):  # train mode would update batch statistics and mix the examples
             return magnitude(self.of(bind(model), x, y))
 
 
@@ -82,8 +81,8 @@ def gradient_input() -> AttributionMap:
 def integrated_gradients(N: int = 100, *, rule: Rule | None = None) -> AttributionMap:
     """S = |IG^{logit_y}(0, x)| with the reference's N right-hand points (i/N)·x, i = 1..N, or those of a `rule`.
 
-    The paper writes the left-hand sum; its code, and so this, takes the right-hand one. The true label's
-    *logit* is attributed, although training attributes the loss.
+    The paper writes the left-hand sum; its code uses the right-hand one, and so does this. The *logit* of the true
+    label is attributed, although training attributes the loss.
     """
     rule = right(N) if rule is None else rule
     ig = IG(of=logit, rule=rule)
@@ -96,11 +95,11 @@ def integrated_gradients(N: int = 100, *, rule: Rule | None = None) -> Attributi
 
 
 def constant_along_ray(map: AttributionMap, model: nn.Module, x: Tensor, *, eps: float = 0.0) -> Tensor:
-    """(B,) bool: is `map.along_ray` provably the same map, at x and everywhere within L∞ distance ε of it?
+    """(B,) bool: whether `map.along_ray` is provably the same map in the whole L∞ ball of radius ε around x.
 
-    For nets that standardise their input IG is a constant times gradient×input while the standard deviation σ
-    stays off its floor at every node. σ is a seminorm below the maximum norm, so σ(x') ≥ σ(x) − ε in the
-    whole ball: it is enough to ask at the point of the ray where the deviation is σ(x) − ε.
+    For nets that standardise their input, IG is a constant times gradient×input as long as the standard deviation σ
+    is above its floor at every node. σ is a seminorm and at most the maximum norm, so σ(x') ≥ σ(x) − ε in the whole
+    ball: it suffices to check the point of the ray with deviation σ(x) − ε.
     """
     if map.along_ray is None:
         return torch.zeros(len(x), dtype=torch.bool, device=x.device)
@@ -110,7 +109,7 @@ def constant_along_ray(map: AttributionMap, model: nn.Module, x: Tensor, *, eps:
 
 
 def saliency(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """The map of x on the net in eval mode, without a graph, by its shortcut where that is exact."""
+    """The map of x on the net in eval mode, without a graph, by the shortcut `along_ray` where that is exact."""
     with second_order(model), torch.no_grad():
         net = bind(model).detach()
         short = constant_along_ray(map, model, x)
@@ -125,8 +124,8 @@ def saliency(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor) -> Ten
 def smooth_grad(samples: int = 20, sigma: float = 0.15, *, seed: int = 0) -> AttributionMap:
     """S = |mean_i ∂ logit_y(x + σ ξ_i) / ∂x|, ξ_i fixed standard normal draws shared by all examples.
 
-    The draws are fixed so that the map is a function of x: noise that changed from call to call would count
-    as fragility. `sigma` is in the units of x.
+    The draws are fixed so that the map is a function of x: noise that changes between calls would look like
+    fragility. `sigma` is in the units of x.
     """
 
     def averaged(model: Model, x: Tensor, y: Tensor) -> Tensor:
@@ -143,8 +142,8 @@ def from_callable(
 ) -> AttributionMap:
     """Any `(model, x, y) -> attribution`, a Captum method for instance: (B, C, H, W), (B, H, W) or the shape of x.
 
-    One value per token of embeddings (B, tokens, width), (B, tokens), will do too. Methods that are not differentiable
-    in x can be scored but give the attack no direction: `guide` is the map that does.
+    For embeddings (B, tokens, width), one value per token, (B, tokens), is accepted too. A method that is not
+    differentiable in x can be scored but not attacked directly: `guide` is the map that the attack differentiates.
     """
 
     def with_grad(model: Model, x: Tensor, y: Tensor) -> Tensor:
@@ -158,7 +157,7 @@ def from_callable(
 
 
 def _check_attribution(name: str, found: object, x: Tensor) -> None:
-    """Refuse what is no map of x: a pixel of it must be one of x, and all channels or features of it may be summed."""
+    """Reject an attribution whose pixels are not those of x; channels or features may be summed."""
     if isinstance(found, Tensor):
         images = x.dim() == 4
         fits = found.shape[-2:] == x.shape[-2:] if images else found.shape == x.shape[: found.dim()]

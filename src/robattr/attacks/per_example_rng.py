@@ -1,4 +1,4 @@
-"""Random numbers that belong to an example: the same in any batch, on any device, in any process."""
+"""Random numbers per example: the same in any batch, on any device, in any process."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Row = tuple[int, ...]
 
 
 def uniform(like: Tensor, rows: Sequence[Row], *keys: int) -> Tensor:
-    """U(0, 1) of `like`'s shape (B, ...); row b is a function of `keys` and `rows[b]` (say, id and restart) alone."""
+    """U(0, 1) of `like`'s shape (B, ...); row b depends on `keys` and `rows[b]` (for example id and restart) alone."""
     shape = tuple(like.shape[1:])
     drawn = [np.random.default_rng([*keys, *row]).random(shape) for row in rows]
     return torch.from_numpy(np.stack(drawn)).to(like)
 
 
-def source(rows: Sequence[Row], *keys: int) -> Callable[[Tensor], Tensor]:
-    """A stand-in for `torch.rand_like` whose n-th call draws `uniform(x, rows, *keys, n)`."""
+def rand_like(rows: Sequence[Row], *keys: int) -> Callable[[Tensor], Tensor]:
+    """A replacement for `torch.rand_like` whose n-th call draws `uniform(x, rows, *keys, n)`."""
     calls = iter(range(2**31))
     return lambda like: uniform(like, rows, *keys, next(calls))

@@ -16,25 +16,16 @@ from robattr.formula.neighbourhoods import L2Ball, LinfBall, Neighbourhood
 from robattr.formula.network import Model, bind, second_order
 from robattr.formula.scalars import Scalar, cross_entropy
 
-
-def ball(norm: str, eps: float, bounds: tuple[float, float]) -> Neighbourhood:
-    """N(x, ε) within the pixel range, by the name of its norm."""
-    balls: dict[str, Callable[[float, tuple[float, float]], Neighbourhood]] = {"Linf": LinfBall, "L2": L2Ball}
-    if norm not in balls:
-        raise InvalidInput(f"unknown norm {norm!r}: {nearest(norm, balls)}")
-    if not eps >= 0:
-        raise InvalidInput(f"eps must be at least 0, got {eps}")
-    return balls[norm](eps, bounds)
+BALLS: dict[str, Callable[[float, tuple[float, float]], Neighbourhood]] = {"Linf": LinfBall, "L2": L2Ball}
 
 
 @dataclass(frozen=True)
 class PGDAttack:
     """x' ← Π(x' + α·sign ∇ℓ(x', y)), `steps` times, in the ε-ball and the pixel range.
 
-    `PGDAttack(model, eps, alpha, steps)(x, y) -> x_adv`. As in the reference the last iterate is kept; with
-    `best` the one of the highest loss is. Of several restarts, each example keeps its worst one: a
-    misclassified one before any other, then the highest loss. `ids` name the examples: an example's random
-    starts depend on its id and the seed, not on its batch.
+    `PGDAttack(model, eps, alpha, steps)(x, y) -> x_adv`. As in the reference the last iterate is kept; with `best`, the
+    one of the highest loss. Of several restarts, each example keeps its worst point: misclassified points first, then
+    by loss. `adaptive` uses APGD. `ids` name the examples: random starts depend on the id and the seed alone.
     """
 
     model: nn.Module
@@ -59,29 +50,31 @@ class PGDAttack:
         wide = (-1, *(1,) * (x.dim() - 1))
         with second_order(self.model), torch.no_grad():
             net = bind(self.model).detach()
-            worst, height = x, torch.full_like(y, -torch.inf, dtype=x.dtype)
+            worst, highest = x, torch.full_like(y, -torch.inf, dtype=x.dtype)
             for z in self._candidates(net, x, y, rows):
-                now = self._badness(net, z, y)
-                higher = now > height
+                rank = self._rank(net, z, y)
+                higher = rank > highest
                 worst = torch.where(higher.view(wide), z, worst)
-                height = torch.where(higher, now, height)
+                highest = torch.where(higher, rank, highest)
         return worst
 
     def _candidates(self, net: Model, x: Tensor, y: Tensor, rows: Sequence[per_example_rng.Row]) -> Iterator[Tensor]:
-        within = ball(self.norm, self.eps, self.bounds)
-        walk: Ascent = APGD(self.steps, 2 * self.eps) if self.adaptive else PGD(self.steps, self.alpha)
+        if self.norm not in BALLS:
+            raise InvalidInput(f"unknown norm {self.norm!r}: {nearest(self.norm, BALLS)}")
+        within = BALLS[self.norm](self.eps, self.bounds)
+        ascent: Ascent = APGD(self.steps, 2 * self.eps) if self.adaptive else PGD(self.steps, self.alpha)
         grad = grad_and_value(lambda z: self.loss(net, z, y))
         for restart in range(self.restarts):
-            rand = per_example_rng.source(rows, self.seed, restart)
+            rand = per_example_rng.rand_like(rows, self.seed, restart)
             last = within.start(x, rand) if self.random_start else x
-            for z in walk.iterates(grad, x, within, start=last, rand=rand):
+            for z in ascent.iterates(grad, x, within, start=last, rand=rand):
                 if self.best:
                     yield z
                 last = z
             yield last
 
-    def _badness(self, net: Model, z: Tensor, y: Tensor) -> Tensor:
-        """A number that puts every misclassified point above every other, and ranks by loss among equals."""
+    def _rank(self, net: Model, z: Tensor, y: Tensor) -> Tensor:
+        """A number that is larger for misclassified points, and increases with the loss among equals."""
         loss = self.loss(net, z, y)
         wrong = net(z).argmax(dim=1) != y
         return torch.where(wrong, 1.0, -1.0) + loss.atan() / 2

@@ -1,7 +1,6 @@
-"""What an audit or a hardening works on: a folder of images, a dataset, or plain tensors, as one `Dataset`.
+"""The user's data as a `Dataset`: a folder of images, a dataset by name, or tensors.
 
-What the user hands over as tensors reaches the model in that very shape: (N, features) for tables, (N, tokens, width)
-for embeddings, (N, C, H, W) for images.
+Tensors keep their shape: (N, features) for tables, (N, tokens, width) for embeddings, (N, C, H, W) for images.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ Data: TypeAlias = str | Path | Dataset | tuple[Any, Any] | Iterable[Any]
 """A folder of class folders, a dataset's name, a `Dataset`, a pair (x, y), or a torch dataset of such pairs."""
 
 Bounds: TypeAlias = tuple[float, float]
-UNIT: Bounds = (0.0, 1.0)  # what bounds are where nobody gave any
+UNIT: Bounds = (0.0, 1.0)  # the default
 
 
-def material(
+def as_dataset(
     data: Data,
     *,
     bounds: Bounds = UNIT,
@@ -47,25 +46,25 @@ def material(
     seed: int = 0,
     checked: bool = True,
 ) -> Dataset:
-    """The user's data as a `Dataset`.
+    """Make a `Dataset` of the user's data.
 
-    bounds     their range; a `Dataset` and a dataset by name have their own, which other ones may not contradict
-    size       side to which a folder's images are resized; None: their own, where all have one square size
+    bounds     the range of the data; a `Dataset` has its own, and other bounds are refused
+    size       side to which a folder's images are resized; None: their own, if all are squares of one size
     channels   of a folder's images, 1 or 3
-    classes    the names of the model's outputs, in their order; a folder's class folders are looked up in it
-    held_out   share of each class set apart for validation, and as much for the test, where there are no such splits
-    limit      at most so many of a folder's images are read: an audit of 100 need not decode 50,000
-    checked    refuse tensors outside the bounds; the doctor looks at them all the same, to say more
+    classes    names of the model's outputs in order; the labels of a folder's classes are their places in it
+    held_out   share of each class for validation, and again for the test, where the data have no such splits
+    limit      read at most this many of a folder's images
+    checked    refuse tensors outside the bounds; the doctor reports them instead
 
     Images that cannot be read are skipped and listed in `skipped`.
     """
     if not (isinstance(bounds, tuple | list) and len(bounds) == 2 and -inf < bounds[0] < bounds[1] < inf):
-        raise InvalidInput(f"expected bounds (low, high), finite and rising, as (0, 1) or (0, 255), got {bounds!r}")
+        raise InvalidInput(f"expected finite bounds (low, high) with low < high, such as (0, 255), got {bounds!r}")
     if data is None:
         raise InvalidInput("expected data: a folder of class folders, a dataset, or a pair (x, y), got None")
     if isinstance(data, str) and data in datasets.names():
         if Path(data).is_dir():
-            raise InvalidInput(f"{data} is a dataset and a folder here: write ./{data} for the folder, or go elsewhere")
+            raise InvalidInput(f"{data} is a dataset and a folder here: write ./{data} for the folder, or rename it")
         data = datasets.load(data)
     if isinstance(data, Dataset):
         return _bounded(data if classes is None else _relabelled(data, classes), bounds)
@@ -74,18 +73,12 @@ def material(
             known = nearest(str(data), datasets.names())
             raise DataError(f"{data} is neither a folder of class folders of images nor a dataset: {known}")
         side = common_size(Path(data)) if size is None else size
-        with warnings.catch_warnings():  # the skipped files are listed, one by one, where a reader sees them
+        with warnings.catch_warnings():  # skipped files are listed in `skipped`
             warnings.simplefilter("ignore")
             found = datasets.from_folder(
-                data,
-                size=side,
-                channels=channels,
-                bounds=bounds,
-                validation=held_out,
-                test=held_out,
-                seed=seed,
+                data, size=side, channels=channels, bounds=bounds, validation=held_out, test=held_out, seed=seed,
                 limit=limit,
-            )
+            )  # fmt: skip
         found = found if classes is None else _relabelled(found, classes)
         return replace(found, name=printable(found.name), classes=tuple(map(printable, found.classes)))
     if isinstance(data, tuple | list) and len(data) == 2 and hasattr(data[0], "shape"):
@@ -97,19 +90,18 @@ def material(
             return datasets.from_tensors(
                 x, y, bounds=bounds, classes=classes, validation=held_out, test=held_out, seed=seed, name="dataset"
             )
-    return _of_tensors(x, y, bounds=bounds, classes=classes, held_out=held_out, seed=seed, checked=checked)
+    return _from_tensors(x, y, bounds=bounds, classes=classes, held_out=held_out, seed=seed, checked=checked)
 
 
 def check_folder(data: Data | None, **asked: object) -> None:
-    """Refuse what is said of a folder's images where the data are none."""
+    """Refuse settings of image folders for other data."""
     folder = isinstance(data, str | Path) and not (isinstance(data, str) and data in datasets.names())
-    if idle := [name for name, value in asked.items() if value is not None and not folder]:
-        said = " and ".join(idle)
-        raise InvalidInput(f"{said}: that is how a folder's images are read, and the data are no folder: leave it out")
+    if unused := [name for name, value in asked.items() if value is not None and not folder]:
+        raise InvalidInput(f"{' and '.join(unused)} applies only to folders of images: leave it out")
 
 
 def common_size(folder: Path) -> int:
-    """The side of a folder's images where all are squares of one size; otherwise the user must choose."""
+    """The side of a folder's images if all are squares of one size; otherwise the user must choose."""
     pillow: Any = need("PIL.Image", extra="data")
     sizes: Counter[tuple[int, int]] = Counter()
     for file in image_files(folder.expanduser()):
@@ -123,15 +115,15 @@ def common_size(folder: Path) -> int:
     (width, height), _ = sizes.most_common(1)[0]
     if len(sizes) > 1 or width != height:
         shown = ", ".join(f"{w}×{h}" for (w, h), _ in sizes.most_common(3))
-        raise InvalidInput(f"the images are not squares of one size ({shown}): say what the model takes, --size 224")
+        raise InvalidInput(f"expected square images of one size, got {shown}: give the size of the model, --size 224")
     return int(width)
 
 
-def chosen(data: Dataset, n: int | None, *, seed: int = 0) -> tuple[Tensor, Tensor, list[int]]:
-    """x, y and ids of n examples drawn from the test split, by rising position.
+def draw(data: Dataset, n: int | None, *, seed: int = 0) -> tuple[Tensor, Tensor, list[int]]:
+    """x, y and ids of n random examples of the test split, sorted by position; None: all.
 
-    Where there is none they are drawn from the validation split, and where nothing was set apart from all. A folder is
-    sorted by class: its first n images would be of one class.
+    Without a test split they come from the validation split, without both from the whole data. A folder is sorted by
+    class, so that its first n images would be of one class.
     """
     split = next((part for part in (data.test, data.validation) if len(part)), data.train)
     if n is not None and n < len(split):
@@ -141,7 +133,7 @@ def chosen(data: Dataset, n: int | None, *, seed: int = 0) -> tuple[Tensor, Tens
 
 
 def digest(x: Tensor, y: Tensor) -> str:
-    """A short name of the examples' content: an audit is only continued on the same ones."""
+    """A hash of the examples: an audit continues only on the same ones."""
     found = hashlib.sha256()
     for part in (x, y):
         found.update(str(tuple(part.shape)).encode())
@@ -150,11 +142,11 @@ def digest(x: Tensor, y: Tensor) -> str:
 
 
 def _bounded(data: Dataset, bounds: Bounds) -> Dataset:
-    """The dataset as it is, where nobody gave bounds other than its own."""
+    """Refuse bounds other than those of the dataset."""
     if tuple(bounds) not in (UNIT, tuple(data.bounds)):
         raise InvalidInput(
             f"expected the bounds of the dataset {data.name}, {tuple(data.bounds)}, got {tuple(bounds)}: leave bounds "
-            "out, or give the dataset others (dataclasses.replace(data, bounds=…))"
+            "out, or change the dataset's (dataclasses.replace(data, bounds=…))"
         )
     return data
 
@@ -169,7 +161,7 @@ def _tensor(values: Any) -> Tensor:
     return torch.as_tensor(array)
 
 
-def _of_tensors(
+def _from_tensors(
     x: Tensor, y: Tensor, *, bounds: Bounds, classes: Sequence[str] | None, held_out: float, seed: int, checked: bool
 ) -> Dataset:
     inputs, labels = x.cpu(), y.cpu()
@@ -182,7 +174,7 @@ def _of_tensors(
             "attribute token ids at their embeddings (robattr.auditing.Embedded)"
         )
     if not inputs.isfinite().all():
-        raise InvalidInput("expected finite inputs, got NaN or infinite values: take those examples out")
+        raise InvalidInput("expected finite inputs, got NaN or infinite values: remove those examples")
     if checked:
         check_bounds(inputs, bounds)
     if labels.shape != (len(inputs),) or labels.is_floating_point():
@@ -197,12 +189,12 @@ def _of_tensors(
 
 
 def _relabelled(data: Dataset, classes: Sequence[str]) -> Dataset:
-    """The dataset with each class at its place in `classes`."""
+    """Renumber the labels: each class gets its place in `classes`."""
     place = {name: at for at, name in enumerate(classes)}
     if twice := [name for name in data.classes if list(classes).count(name) > 1]:
         raise InvalidInput(
-            f"the class names hold {twice[0]!r} more than once, so that its folder could belong to any of them: name "
-            "the classes and their folders apart"
+            f"expected different class names, got {twice[0]!r} more than once, so that its folder is ambiguous: rename "
+            "the classes and their folders"
         )
     if missing := [name for name in data.classes if name not in place]:
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""What a training step will cost, measured on one example before hours are spent.
+"""What a training step and an audit will cost, extrapolated from a few examples.
 
 second-order passes per example and step = attack_steps · m_attack + m
 """
@@ -14,19 +14,36 @@ from torch import Tensor
 
 from robattr.auditing.wrapped_model import WrappedModel
 from robattr.engine.batch_size import bytes_per_row
+from robattr.evaluation import protocol as protocols
 from robattr.formula.attribution import IG
 from robattr.formula.network import bind, gradient, second_order
 from robattr.formula.quadrature import midpoint
 from robattr.formula.sizes import l1
 
-SHARE = 0.6  # of the memory, left to the nodes of the path
+SHARE = 0.6  # of the memory, for the nodes of the path
 NODES = 2  # of the gradient that is timed
-ENOUGH = 0.25  # seconds after which one example has told enough
+ENOUGH = 0.25  # seconds for one example above which no batch is timed
+FORWARD = 1.3  # an iterate of the attack is a second-order pass and a first-order one, about 0.3 of it
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The training step whose cost is estimated."""
+
+    m: int = 10
+    m_attack: int = 5
+    attack_steps: int = 7
+    batch: int = 16
+
+    @property
+    def passes(self) -> int:
+        """Second-order passes per example and step."""
+        return self.attack_steps * self.m_attack + self.m
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one update with a batch: bytes at the peak and bytes there are, seconds, and those of a second-order pass."""
+    """Of one training step: bytes at the peak, bytes available, seconds; and seconds of one second-order pass."""
 
     peak: int
     available: int
@@ -38,25 +55,30 @@ class Cost:
         return self.peak <= SHARE * self.available
 
 
-def cost(model: WrappedModel, x: Tensor, y: Tensor, *, m: int, m_attack: int, attack_steps: int, batch: int) -> Cost:
-    """Extrapolated from a small batch; a large one on a GPU is faster than this."""
+def training_cost(model: WrappedModel, x: Tensor, y: Tensor, plan: Plan) -> Cost:
+    """The cost of one step. A large batch on a GPU is faster than this extrapolation."""
     fixed = 4 * sum(p.numel() * p.element_size() for p in model.parameters())  # weights, gradient, Adam's two moments
-    with second_order(model):
-        peak = fixed + bytes_per_row(model, x) * batch * max(m, m_attack)
-    passes = attack_steps * m_attack + m
-    each = _seconds_per_row(model, x, y)
-    return Cost(peak, memory(x.device), each * passes * batch, each)
+    peak = fixed + bytes_per_row(model, x) * plan.batch * max(plan.m, plan.m_attack)
+    each = seconds_per_pass(model, x, y)
+    return Cost(peak, memory(x.device), each * plan.passes * plan.batch, each)
+
+
+def audit_seconds(per_pass: float, *, examples: int, bounds: tuple[float, float]) -> tuple[float, float]:
+    """Seconds of an audit with the default settings: the paper's protocol alone, and both protocols."""
+    paper = protocols.scaled("", pixels=10, bounds=bounds)
+    restarts = paper.repeats + sum(n for _, n in protocols.strict(paper).sweep)
+    once = FORWARD * per_pass * examples * paper.steps * paper.N
+    return once * paper.repeats, once * (paper.repeats + restarts)
 
 
 def chunk_that_fits(model: WrappedModel, x: Tensor, *, m: int, batch: int) -> int | None:
     """How many nodes of a batch fit in memory together; None where all m do."""
-    with second_order(model):
-        fits = int(SHARE * memory(x.device)) // (bytes_per_row(model, x) * batch)
+    fits = int(SHARE * memory(x.device)) // (bytes_per_row(model, x) * batch)
     return None if fits >= m else max(1, fits)
 
 
 def memory(device: torch.device) -> int:
-    """Bytes of memory the device has."""
+    """Bytes of memory of the device."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     try:
@@ -65,14 +87,14 @@ def memory(device: torch.device) -> int:
         return 8 * 2**30
 
 
-def _seconds_per_row(model: WrappedModel, x: Tensor, y: Tensor) -> float:
-    """Of the gradient of ‖IG(x, x')‖₁, per example and node: by a batch, which hides overheads, where one is cheap."""
-    slow = _seconds(model, x, y, examples=1)
-    return slow / NODES if slow > ENOUGH else _seconds(model, x, y, examples=32) / (32 * NODES)
+def seconds_per_pass(model: WrappedModel, x: Tensor, y: Tensor) -> float:
+    """Seconds per example and node of the gradient of ‖IG(x, x')‖₁; where one example is fast, timed on 32 of them."""
+    one = _seconds(model, x, y, examples=1)
+    return one / NODES if one > ENOUGH else _seconds(model, x, y, examples=32) / (32 * NODES)
 
 
 def _seconds(model: WrappedModel, x: Tensor, y: Tensor, *, examples: int) -> float:
-    """The faster of two tries: the first also pays for what torch sets up."""
+    """The faster of two runs: the first one includes what torch sets up."""
     change = l1 @ IG(rule=midpoint(NODES))
     x, y = x[:1].expand(examples, *x.shape[1:]), y[:1].expand(examples)
     times = []

@@ -1,26 +1,34 @@
-"""Look before you leap: what will and will not work with this model, in seconds."""
+"""Check a model in seconds, before an audit or a hardening: what fails, what to know, what it will cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from robattr.auditing import checks
-from robattr.auditing.as_dataset import Bounds, Data, check_folder, chosen, material
-from robattr.auditing.audit import READ, input_channels, own_classes
-from robattr.auditing.preprocessing import Preprocessing
-from robattr.auditing.probe import Check, ModelProbe, Plan
-from robattr.auditing.wrapped_model import wrap
+from robattr.auditing.as_dataset import Bounds, Data, as_dataset, check_folder, draw
+from robattr.auditing.audit import MAX_READ, input_channels, model_classes
+from robattr.auditing.cost import Plan, audit_seconds, chunk_that_fits, training_cost
+from robattr.auditing.wrapped_model import Preprocessing, WrappedModel, wrap
+from robattr.engine import precision
 from robattr.engine.processes import choose_device
 from robattr.errors import InvalidInput, RobattrError
-from robattr.formula.network import second_order
+from robattr.evaluation.checks import Check, ModelProbe, examine, forward
+from robattr.formula.ascent import grad_and_value
+from robattr.formula.network import bind, gradient, second_order
+from robattr.formula.scalars import logit
+from robattr.models.smooth import TWINS, smooth
 
-PROBED = 16  # examples looked at
-SIDES = (28, 32, 64, 224)  # image sizes tried where nothing says what the model takes
+EXAMPLES = 16  # examples of the data that are checked
+SIDES = (28, 32, 64, 224)  # image sizes to try where the model does not say which it takes
+AUDITED = 100  # examples of the audit whose time is estimated
+LONG = 3600.0  # seconds above which a smaller audit is recommended
 
 
 @dataclass(frozen=True)
@@ -52,49 +60,39 @@ def doctor(
     channels: int | None = None,
     classes: Sequence[str] | None = None,
     plan: Plan | None = None,
-    device: str = "cpu",
+    device: str = "auto",
 ) -> Diagnosis:
-    """Check `model`, on a few examples of `data` or else on random inputs of `shape` (C, H, W) or (features,).
+    """Check `model` on a few examples of `data`, or on random inputs of `shape` (C, H, W) or (features,).
 
-    A `Dataset` is held against its own bounds. `plan` is the training step whose memory and time are estimated.
+    A failed check is what `evaluate`, `audit` and `harden` would raise. A `Dataset` has its own bounds. `plan` is the
+    training step whose memory and time are estimated.
     """
     place = choose_device(device)
     try:
-        ready, notes = wrap(model, preprocessing=preprocessing, device=place)
+        wrapped, notes = wrap(model, preprocessing=preprocessing, device=place)
     except RobattrError as cause:
-        return Diagnosis((Check("form", "fail", str(cause), "mend this first; the other checks need it"),))
+        return Diagnosis((Check("form", "fail", str(cause), "the other checks need this first"),))
     try:
         check_folder(data, size=size, channels=None if data is None else channels)
-        x, y, bounds = _probe(
-            ready, data, bounds=bounds, shape=shape, size=size, channels=channels or input_channels(model),
-            classes=classes or (own_classes(model, data) if data is not None else None),
+        x, y, bounds = _examples(
+            wrapped, data, bounds=bounds, shape=shape, size=size, channels=channels or input_channels(model),
+            classes=classes or (model_classes(model, data) if data is not None else None),
         )  # fmt: skip
     except RobattrError as cause:
-        return Diagnosis((Check("input", "fail", str(cause), "give data, or shape, that the model takes"),))
-    y = None if y is None else y.to(place)
-    patient = ModelProbe(model, ready, tuple(notes), x.to(place), y, bounds, data is not None, plan or Plan())
-    return Diagnosis(tuple(_examined(patient)))
+        return Diagnosis((Check("input", "fail", str(cause), "give data, or a shape, that the model takes"),))
+    probe = ModelProbe(wrapped, x.to(place), None if y is None else y.to(place), bounds)
+    found = [*_form(notes), *_modes(model)]
+    with precision("fp32", place.type):  # as in an audit
+        found += examine(probe)
+        if found[-1].name == "derivatives":  # the last of the list: the basic checks passed
+            found += [*_units(model, probe), *_operations(model, probe)]
+        if all(check.level != "fail" for check in found):
+            found += [_curvature(probe), *_costs(wrapped, probe, plan or Plan())]
+    return Diagnosis(tuple(found))
 
 
-def _examined(patient: ModelProbe) -> Iterator[Check]:
-    """All checks; those that need the findings of earlier ones only where these were good."""
-    for stage in (checks.FIRST, checks.THEN, checks.LAST):
-        found: list[Check] = []
-        for check in stage:
-            try:
-                found += check(patient)
-            except Exception as cause:  # an unknown model may fail in any way: that is what the doctor is here to say
-                reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
-                found.append(
-                    Check(check.__name__, "fail", f"the model fails: {reason}", "mend the model, or its input")
-                )
-        yield from found
-        if any(check.level == "fail" for check in found):
-            return
-
-
-def _probe(
-    model: nn.Module,
+def _examples(
+    model: WrappedModel,
     data: Data | None,
     *,
     bounds: tuple[float, float],
@@ -103,35 +101,174 @@ def _probe(
     channels: int,
     classes: Sequence[str] | None,
 ) -> tuple[Tensor, Tensor | None, Bounds]:
-    """A few examples and their range: the user's, else random ones."""
+    """A few examples, their labels and their range: the user's, or random ones without labels."""
     if data is not None:
         if shape is not None:
-            raise InvalidInput(f"shape {tuple(shape)} is of random inputs, and there are data: leave one of them out")
-        given = material(data, bounds=bounds, size=size, channels=channels, classes=classes, limit=READ, checked=False)
-        x, y, _ = chosen(given, PROBED)
+            raise InvalidInput(f"shape {tuple(shape)} is for random inputs, and there are data: leave one of them out")
+        given = as_dataset(
+            data, bounds=bounds, size=size, channels=channels, classes=classes, limit=MAX_READ, checked=False
+        )
+        x, y, _ = draw(given, EXAMPLES)
         return x, y, given.bounds
+    low, high = bounds
     for candidate in [tuple(shape)] if shape is not None else _shapes(model, channels):
-        low, high = bounds
         noise = torch.rand((4, *candidate), generator=torch.Generator().manual_seed(0))
         x = low + (high - low) * noise
-        if shape is not None or _takes(model, x):
+        if shape is not None or _accepts(model, x):
             return x, None, bounds
-    raise InvalidInput("which input the model takes could not be guessed: give a shape, such as 3,224,224, or data")
+    raise InvalidInput("the input shape of the model could not be guessed: give a shape, such as 3,224,224, or data")
 
 
 def _shapes(model: nn.Module, channels: int) -> list[tuple[int, ...]]:
     first = next((m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)), None)
     if isinstance(first, nn.Linear):
         return [(first.in_features,), *((channels, side, side) for side in SIDES)]
-    wide = first.in_channels if isinstance(first, nn.Conv2d) else channels
-    return [(wide, side, side) for side in SIDES]
+    depth = first.in_channels if isinstance(first, nn.Conv2d) else channels
+    return [(depth, side, side) for side in SIDES]
 
 
-def _takes(model: nn.Module, x: Tensor) -> bool:
-    place = next((p.device for p in model.parameters()), x.device)
+def _accepts(model: WrappedModel, x: Tensor) -> bool:
     try:
-        with second_order(model), torch.no_grad():
-            model(x.to(place))
+        forward(model, x.to(model.mean.device))
     except (RuntimeError, ValueError, TypeError, IndexError):
         return False
     return True
+
+
+def _form(notes: Sequence[str]) -> Iterator[Check]:
+    """What had to be undone in a copy: torch.compile, data parallelism, SyncBatchNorm, half precision."""
+    for note in notes:
+        yield Check("form", "warn", note, "audit and harden do this too; your model is not changed")
+    if not notes:
+        yield Check("form", "ok", "a plain module with float32 weights and plain batch norm")
+
+
+def _modes(model: nn.Module) -> Iterator[Check]:
+    """Dropout and batch norm in train mode: robattr switches them to eval mode, other libraries do not."""
+    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
+    count = sum(m.training and isinstance(m, kinds) for m in model.modules())
+    if count:
+        remedy = "robattr switches them to eval mode for its calls; call model.eval() elsewhere"
+        yield Check("modes", "warn", f"{count} dropout or batch-norm layers are in train mode", remedy)
+    else:
+        yield Check("modes", "ok", "no dropout or batch norm is in train mode")
+
+
+def _units(model: nn.Module, p: ModelProbe) -> Iterator[Check]:
+    """Whether mean and std are in the units of the data."""
+    assert isinstance(p.model, WrappedModel)
+    if p.model.preprocessed:
+        with torch.no_grad():
+            reach = float(p.model.normalise(p.x).abs().max())
+        if reach > 20:
+            said = f"after (x − mean) / std the inputs reach {reach:.3g}"
+            yield Check("preprocessing", "warn", said, "give mean and std in the units of the data (bounds)")
+        return
+    scales = any(type(m).__name__ == "Standardise" for m in model.modules())  # robattr's own networks do
+    if p.y is not None and p.bounds[1] - p.bounds[0] == 255 and not scales:
+        said = "inputs up to 255 reach the network without preprocessing"
+        yield Check("preprocessing", "warn", said, "if it was trained on scaled inputs, give mean and std")
+
+
+def _operations(model: nn.Module, p: ModelProbe) -> Iterator[Check]:
+    """In-place operations and fused attention."""
+    with _Functions() as functions:
+        forward(p.model, p.x[:2])
+    with _Operators() as operators:
+        forward(p.model, p.x[:2])
+    mutating = sorted(name for name in operators.seen if name.endswith("_") and not name.startswith("_"))
+    if mutating:
+        remedy = "fine here; Captum methods with hooks (DeepLift, GuidedBackprop) need inplace=False"
+        yield Check("in place", "warn", f"values are overwritten by {', '.join(mutating[:5])}", remedy)
+    else:
+        yield Check("in place", "ok", "no operation is in place")
+    if (
+        any("scaled_dot_product" in getattr(f, "__name__", "") for f in functions.seen)
+        or any("attention" in name or "transformer" in name for name in operators.seen)
+        or any(isinstance(m, nn.MultiheadAttention) for m in model.modules())
+    ):
+        said = "fused kernels have no second derivative; robattr uses the plain ones for its calls"
+        yield Check("attention", "ok", said)
+
+
+def _curvature(p: ModelProbe) -> Check:
+    """ReLU's second derivative is 0: an attack on maps takes its direction from the softplus twin instead."""
+    with _Functions() as functions:
+        forward(p.model, p.x[:1])
+    relus = sum(count for f, count in functions.seen.items() if f in TWINS)
+    x, y = p.x[:1], p.targets[:1]
+    own, twin = _is_curved(p.model, x, y), _is_curved(smooth(p.model), x, y)
+    if relus and twin:
+        said = f"{relus} ReLU-like activations: the attack takes its direction from their softplus twin (β = 1)"
+        return Check("curvature", "ok", said)
+    if own or twin:
+        return Check("curvature", "ok", "smooth activations: the attack follows the network itself")
+    said = "neither the network nor its softplus twin is curved: gradient maps cannot be moved, or clamp() hides a ReLU"
+    return Check("curvature", "warn", said, "write activations as relu, not as clamp(min=0) or maximum(u, 0)")
+
+
+def _is_curved(model: nn.Module, x: Tensor, y: Tensor) -> bool:
+    """Whether the second derivative of the logit differs from 0 at x."""
+    with second_order(model):
+        net = bind(model).detach()
+        v = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
+        along = grad_and_value(
+            lambda z: (gradient(lambda u: logit(net, u, y), z) * v).flatten(1).sum(1), allow_zero=True
+        )
+        return bool(along(x)[0].any())
+
+
+def _costs(model: WrappedModel, p: ModelProbe, plan: Plan) -> Iterator[Check]:
+    """Memory and time of one update of an IG objective and of an audit, measured on a few examples."""
+    cost = training_cost(model, p.x, p.targets, plan)
+    said = (
+        f"one update (batch {plan.batch}, m = {plan.m}, {plan.attack_steps} attack steps) takes about "
+        f"{_duration(cost.seconds)} and {cost.peak / 2**30:.2g} of {cost.available / 2**30:.3g} GiB on {p.x.device}"
+    )
+    if cost.fits:
+        yield Check("cost", "ok", said)
+    else:
+        chunk = chunk_that_fits(model, p.x, m=plan.m, batch=plan.batch) or plan.m
+        remedy = f"harden then evaluates {chunk} nodes at a time (chunk={chunk}); or use a smaller batch"
+        yield Check("cost", "warn", said, remedy)
+    paper, both = audit_seconds(cost.per_pass, examples=AUDITED, bounds=p.bounds)
+    said = f"{AUDITED} examples take about {_duration(paper)} (paper) or {_duration(both)} (both protocols)"
+    if paper < LONG:
+        yield Check("audit", "ok", said)
+    else:
+        yield Check("audit", "warn", said, "use a GPU, fewer examples, or --points 20 --steps 20 for a first look")
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("s", 1.0)):
+        if seconds >= 2 * size or (unit == "s" and seconds >= size):
+            return f"{seconds / size:.3g} {unit}"
+    return f"{1000 * seconds:.3g} ms"
+
+
+class _Functions(TorchFunctionMode):
+    """Counts the torch functions that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[Any] = Counter()
+
+    def __torch_function__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.seen[func] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class _Operators(TorchDispatchMode):
+    """Counts the operators that are executed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.seen[func._schema.name.removeprefix("aten::")] += 1
+        return func(*args, **(kwargs or {}))

@@ -1,29 +1,30 @@
-"""Models of tokens: token ids cannot be moved a little, their embeddings can.
+"""Models of tokens, attributed and attacked at their embeddings, because token ids are discrete.
 
-logits = g(e),  e = embed(ids)      attribution, attack and measure at e, (B, tokens, width)
+logits = g(e),  e = embed(ids)      attributions, attacks and metrics at e, (B, tokens, width)
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from robattr.attacks.maps import AttributionMap
 from robattr.auditing.wrapped_model import logits
 from robattr.errors import InvalidInput, UnsupportedModel, nearest
-from robattr.formula.network import second_order
+from robattr.formula.network import Model, second_order
 
 
 class Embedded(nn.Module):
     """`model`, a classifier of token ids (B, tokens), as a function of what its layer `layer` returns.
 
-    `embed(ids)` are the embeddings; called on embeddings, it answers with the model's logits. Any objective, attack and
-    measure then works on them: `rho(net, net.embed(ids), y)`. Deeper layers are attributed at by name as usual:
-    `at_layer("module.encoder")`.
+    `embed(ids)` returns the embeddings; a call on embeddings returns the logits. Any objective, attack and metric then
+    works on embeddings: `rho(net, net.embed(ids), y)`. Deeper layers have their names: `at_layer("module.encoder")`.
 
-    The model runs on ids 0 of the right length while `layer` answers with the given embeddings: masks that a model
-    derives from its ids (padding) are not those of the real ids. Use sequences of one length.
+    The model runs on ids 0 of the right length while a hook replaces the output of `layer`. So masks that the model
+    derives from its ids (padding) are those of ids 0: use sequences of one length.
     """
 
     def __init__(self, model: nn.Module, layer: str) -> None:
@@ -35,7 +36,7 @@ class Embedded(nn.Module):
 
     @torch.no_grad()
     def embed(self, ids: Tensor) -> Tensor:
-        """What the layer returns for token ids (B, tokens): (B, tokens, width)."""
+        """The output of the layer for token ids (B, tokens): (B, tokens, width)."""
         seen: list[Any] = []
         handle = self.module.get_submodule(self.layer).register_forward_hook(lambda _m, _a, out: seen.append(out))
         try:
@@ -54,11 +55,21 @@ class Embedded(nn.Module):
             raise InvalidInput(f"expected embeddings (B, tokens, width), got {tuple(embeddings.shape)}: use embed(ids)")
         ids = torch.zeros(embeddings.shape[:2], dtype=torch.long, device=embeddings.device)
 
-        def replace(_module: nn.Module, _args: Any, _out: Any) -> Tensor:
+        def given(_module: nn.Module, _args: Any, _out: Any) -> Tensor:
             return embeddings
 
-        handle = self.module.get_submodule(self.layer).register_forward_hook(replace)
+        handle = self.module.get_submodule(self.layer).register_forward_hook(given)
         try:
             return logits(self.module(ids))
         finally:
             handle.remove()
+
+
+def per_token(map: AttributionMap) -> AttributionMap:
+    """One value per token of embeddings (B, tokens, width): S_t = Σ_d |a_td|, like the sum over channels of a pixel."""
+
+    def summed(model: Model, x: Tensor, y: Tensor) -> Tensor:
+        return map.of(model, x, y).abs().sum(dim=-1)
+
+    guide = None if map.guide is None else per_token(map.guide)
+    return replace(map, name=f"{map.name}-tokens", of=summed, complete=False, along_ray=None, guide=guide)

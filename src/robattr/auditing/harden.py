@@ -1,4 +1,4 @@
-"""Make the explanations hold: fine-tune the user's model with any objective, audited before and after."""
+"""Fine-tune the user's model for robust explanations, with any objective, and audit it before and after."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ from typing import Any
 from torch import nn
 
 from robattr.attacks.maps import AttributionMap
-from robattr.auditing.as_dataset import Data, check_folder, chosen, material
-from robattr.auditing.audit import input_channels, inside, own_classes
-from robattr.auditing.checks import REPLACE, second_derivatives
+from robattr.auditing.as_dataset import Data, as_dataset, check_folder, draw
+from robattr.auditing.audit import input_channels, model_classes, relative_names
 from robattr.auditing.cost import chunk_that_fits
-from robattr.auditing.preprocessing import Preprocessing
-from robattr.auditing.record import Watch, measure, record, silent
-from robattr.auditing.settings import Settings
-from robattr.auditing.wrapped_model import BatchNorm, WrappedModel, check_copy, check_examples, plain, wrap
+from robattr.auditing.record import Settings, Watch, check_examples, measure, record, silent
+from robattr.auditing.wrapped_model import BatchNorm, Preprocessing, WrappedModel, check_copy, unwrap, wrap
 from robattr.data import Dataset
+from robattr.engine import precision
 from robattr.engine.files import write_atomically
 from robattr.engine.processes import join
-from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel
+from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation.summary import compare
 from robattr.formula import Distributional
 from robattr.metrics.intervals import Comparison
 from robattr.reporting import audit_sections as words
+from robattr.reporting.audit_sections import Section
 from robattr.reporting.html import write_page
-from robattr.reporting.runs import RunResults as Audited
-from robattr.reporting.sections import Section
+from robattr.reporting.run_results import RunResults as Audited
 from robattr.reporting.verdict import Verdict, strictest, verdict
 from robattr.training import checkpoint
 from robattr.training import settings as keys
@@ -39,11 +37,10 @@ from robattr.training.config import Objective, TrainConfig
 from robattr.training.loop import Outcome, train
 from robattr.training.run_directory import RunDirectory, read_config
 from robattr.training.setup import check_state
-from robattr.training.step import has_ig
 
 CALLED = "robattr.harden(model, data, ...)  # in Python, with the settings listed above"
 WEIGHTS = {"ig-norm": 1.0, "ig-sum-norm": 0.1}  # the paper's λ and β
-OF_THE_OBJECTIVE = (
+OBJECTIVE_KEYS = (
     "weight", "weight_ramp", "eps_ramp", "norm", "attack_steps", "step_size", "m", "m_attack", "rule", "chunk", "power",
     "gamma", "budget", "gamma_rate",
 )  # fmt: skip
@@ -51,7 +48,7 @@ ARGUMENTS = {
     "dataset": "data", "model": "model", "recipe": "objective", "method": "objective", "warm_start": "model",
     **{key: key for key in ("eps", "steps", "batch", "lr", "seed", "chunk")},
 }  # fmt: skip
-"""Keys of a run that an argument (and an option) of `harden` decides."""
+"""Keys of a run that are arguments of `harden`."""
 TITLES = {"nat_acc": "Nat Acc.", "adv_acc": "Adv Acc.", "topk": "TopK Inter.", "kendall": "Rank Corr."}
 
 
@@ -59,7 +56,7 @@ TITLES = {"nat_acc": "Nat Acc.", "adv_acc": "Adv Acc.", "topk": "TopK Inter.", "
 class Hardened:
     """The fine-tuned copy of the user's module, its audits, and the page that compares them.
 
-    Where a signal stopped the training, `after` is None: the same call continues.
+    If a signal stopped the training, `after` is None, and the same call continues.
     """
 
     model: nn.Module
@@ -71,18 +68,18 @@ class Hardened:
 
 
 @dataclass(frozen=True)
-class Given(TrainConfig):
-    """A run whose objective is a value, not a name."""
+class CustomConfig(TrainConfig):
+    """A training config whose objective is a value, not a name."""
 
     given: Objective | None = field(default=None, compare=False)
 
     def objective(self, bounds: tuple[float, float] = (0.0, 1.0)) -> Objective:
-        """A copy, because dual ascent moves the γ of the one that is trained with."""
+        """The objective; a copy of a distributional one, because dual ascent changes its γ."""
         assert self.given is not None
         return replace(self.given) if isinstance(self.given, Distributional) else self.given
 
     def as_dict(self) -> dict[str, Any]:
-        """As of any run; the objective by its text, so that a run is not continued with another."""
+        """The config with the text of the objective: a run is not continued with another one."""
         plain = {key: list(value) if isinstance(value, tuple) else value for key, value in _shallow(self).items()}
         return {**plain, "method": "custom", "objective": re.sub(r" at 0x[0-9a-f]+", "", repr(self.given))}
 
@@ -116,74 +113,73 @@ def harden(
     command: str | None = None,
     watch: Watch = silent,
 ) -> Hardened:
-    """Fine-tune a copy of `model` from its weights and audit it before and after; `model` itself is left as it was.
+    """Fine-tune a copy of `model` from its weights and audit it before and after; `model` itself is not changed.
 
     objective    a method of `robattr train` ("ig-norm", "ig-sum-norm", "madry", …) or any objective of the formula
     out          the folder: before/ and hardened/ are run directories, report.html compares them; the same call
-                 continues what was interrupted
-    batch_norm   "frozen" keeps the running statistics (the usual choice for fine-tuning with small batches); "train"
-                 moves them by the clean inputs
+                 continues an interrupted one
+    batch_norm   "frozen" keeps the running statistics (usual for fine-tuning with small batches); "train" updates them
+                 by the clean inputs
     freeze       names of layers that keep their weights
-    chunk        nodes of the path held in memory at once; None: as many as fit (an objective of your own has its own)
-    changes      further keys of `robattr.training.Run` that no argument says, such as dict(weight=0.5, attack_steps=10)
-    held_out     share of each class kept for validation, and as much for the audits, where the data have no splits
+    chunk        nodes of the path in memory at once; None: as many as fit (an objective of your own has its own)
+    changes      other keys of `robattr.TrainConfig`, such as dict(weight=0.5, attack_steps=10)
+    held_out     share of each class for validation, and again for the audits, where the data have no splits
 
-    The weights are left in hardened/model.safetensors: `robattr.models.load_weights(your_module, file)`; the
-    preprocessing, which is no part of them, in hardened/preprocessing.json.
+    The weights are in hardened/model.safetensors: `robattr.models.load_weights(your_module, file)`. The preprocessing
+    is not part of them; it is in hardened/preprocessing.json.
     """
     place = Path(out)
     check_folder(data, size=size, channels=channels)
     if own := next((key for key in changes or () if key in ARGUMENTS), None):
-        raise InvalidInput(f"{own} is not among the changes: the argument `{ARGUMENTS[own]}` decides it")
-    given = material(
+        raise InvalidInput(f"{own} cannot be changed: use the argument `{ARGUMENTS[own]}`")
+    given = as_dataset(
         data,
         bounds=bounds,
         size=size,
         channels=channels or input_channels(model),
-        classes=classes or own_classes(model, data),
+        classes=classes or model_classes(model, data),
         held_out=held_out,
         seed=seed,
     )
     if not len(given.test):
-        raise InvalidInput("nothing is set apart to audit on: raise held_out, or add examples (a test folder)")
+        raise InvalidInput("there are no held-out examples for the audits: raise held_out, or add a test folder")
     audited = Settings(eps, maps, "paper", examples, audit_steps, points, seed)
     asked = {**(changes or {}), **({} if chunk is None else {"chunk": chunk})}
     run = _run(objective, given, audited, steps=steps, batch=batch, lr=lr, seed=seed, changes=asked)
     with join(device) as world:
         tuned, notes = wrap(model, preprocessing=preprocessing, device=world.device, copy=True)
         check_state(tuned.module)
-        check_copy(model, tuned, given.pixels(given.train.images[:2]))
+        with precision("fp32", world.device.type):
+            check_copy(model, tuned, given.pixels(given.train.images[:2]))
         few = given.pixels(given.train.images[:256]).to(world.device)
-        check_examples(tuned, few, given.train.labels[:256].to(world.device))
+        check_examples(tuned, few, given.train.labels[:256].to(world.device), given.bounds)
         tuned.freeze(batch_norm=batch_norm, layers=freeze)
-        still = {"batch_norm": batch_norm, "freeze": sorted(freeze)}
-        skipped = inside(given.skipped, data)
-        config = {"name": "Before", "method": "before", "training": still, "notes": notes, "skipped": skipped}
+        frozen = {"batch_norm": batch_norm, "freeze": sorted(freeze)}
+        skipped = relative_names(given.skipped, data)
+        config = {"name": "Before", "method": "before", "training": frozen, "notes": notes, "skipped": skipped}
         tuned.eval()
-        if has_ig(run.objective(given.bounds)):
-            _check_derivatives(tuned, given)
         before = record(
             tuned, given, audited, place / "before", config=config, world=world, command=command or CALLED, watch=watch
         )
-        if run.second_order and not isinstance(run, Given):
+        if run.second_order and not isinstance(run, CustomConfig):
             fits = chunk_that_fits(tuned, given.pixels(given.train.images[:1]).to(world.device), m=run.m, batch=batch)
-            begun = RunDirectory(place / "hardened")  # what was begun continues as it was, on whatever machine
+            begun = RunDirectory(place / "hardened")  # a run continues with its own chunk, on any machine
             fits = read_config(begun).get("chunk") if begun.config.exists() else fits
             run = replace(run, chunk=run.chunk or fits)
         _check_begun(run, RunDirectory(place / "hardened"), place)
         if world.leads and tuned.preprocessed:
-            _tell(tuned, RunDirectory(place / "hardened"))
+            _write_preprocessing(tuned, RunDirectory(place / "hardened"))
         outcome = train(run, place / "hardened", dataset=given, model=tuned, device=device, resume=True)
         if not outcome.finished:
-            return Hardened(_as_it_was(tuned, model), outcome, verdict(before), None, {}, None)
+            return Hardened(_restored(tuned, model), outcome, verdict(before), None, {}, None)
         tuned.eval()
         after = measure(
-            tuned, given, chosen(given, examples, seed=seed), audited, outcome.path,
+            tuned, given, draw(given, examples, seed=seed), audited, outcome.path,
             world=world, command=command or CALLED, watch=watch,
         )  # fmt: skip
         difference = compare(strictest(before).records, _same(before, after).records)
         page = _page(before, after, difference, place / "report.html", of=type(model).__name__) if world.leads else None
-    return Hardened(_as_it_was(tuned, model), outcome, verdict(before), verdict(after), difference, page)
+    return Hardened(_restored(tuned, model), outcome, verdict(before), verdict(after), difference, page)
 
 
 def _run(
@@ -197,7 +193,7 @@ def _run(
     seed: int,
     changes: dict[str, Any],
 ) -> TrainConfig:
-    """How to train: a short warm-started run at the audit's ε, changed as asked."""
+    """A short fine-tuning at the audit's ε, with the given changes."""
     eps = audited.base(data).eps
     named = {"method": objective, "weight": WEIGHTS.get(objective, 1.0)} if isinstance(objective, str) else {}
     quick = TrainConfig(
@@ -208,61 +204,50 @@ def _run(
     run = keys.change(quick, {**named, **changes})
     if isinstance(objective, str):
         return run
-    if idle := sorted({*changes} & {*OF_THE_OBJECTIVE}):
+    if idle := sorted({*changes} & {*OBJECTIVE_KEYS}):
         raise InvalidInput(
             f"{', '.join(idle)} would have no effect on an objective of your own: build it with them, or name one, "
             'objective="ig-sum-norm"'
         )
-    return Given(**_shallow(run), given=objective)
+    return CustomConfig(**_shallow(run), given=objective)
 
 
 def _check_begun(run: TrainConfig, begun: RunDirectory, place: Path) -> None:
-    """Refuse to go on with a hardening that was begun otherwise."""
+    """Refuse to continue a hardening of another configuration."""
     if not (begun.config.exists() and checkpoint.listed(begun.checkpoints)):
         return
     if differing := checkpoint.differences(run, read_config(begun)):
         raise CheckpointError(
-            f"{place} holds a hardening of another configuration ({differing}): choose another folder with -o, and "
+            f"{place} has a hardening of another configuration ({differing}): choose another folder with -o, and "
             f"--weights {begun.weights} to start from its weights"
         )
 
 
-def _check_derivatives(tuned: WrappedModel, data: Dataset) -> None:
-    """Refuse a model with a layer that cannot be differentiated twice, before an audit is spent on it."""
-    split, place = data.train, tuned.mean.device
-    try:
-        second_derivatives(tuned, data.pixels(split.images[:1]).to(place), split.labels[:1].to(place), data.bounds)
-    except RuntimeError as cause:
-        raise UnsupportedModel(
-            f"expected a model that can be differentiated twice, got one that cannot ({cause}): {REPLACE}"
-        ) from cause
-
-
-def _tell(tuned: WrappedModel, here: RunDirectory) -> None:
-    """Write the preprocessing beside the weights: config.json holds the keys of a run alone."""
+def _write_preprocessing(tuned: WrappedModel, here: RunDirectory) -> None:
+    """Write the preprocessing next to the weights."""
     here.path.mkdir(parents=True, exist_ok=True)
-    told = {"mean": tuned.mean.tolist(), "std": tuned.std.tolist()}
-    write_atomically(here.preprocessing, (json.dumps(told, indent=2) + "\n").encode())
+    content = {"mean": tuned.mean.tolist(), "std": tuned.std.tolist()}
+    write_atomically(here.preprocessing, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def _shallow(run: TrainConfig) -> dict[str, Any]:
     return {f.name: getattr(run, f.name) for f in fields(TrainConfig)}
 
 
-def _as_it_was(tuned: WrappedModel, model: nn.Module) -> nn.Module:
-    """The user's module out of its wrapper, where its original is, with the original's training and gradient flags."""
+def _restored(tuned: WrappedModel, model: nn.Module) -> nn.Module:
+    """The tuned module on the device of the original, with the original's modes and requires_grad."""
     first = next(model.parameters())
-    flags = {name: p.requires_grad for name, p in plain(model)[0].named_parameters()}
+    flags = {name: p.requires_grad for name, p in unwrap(model)[0].named_parameters()}
     for name, p in tuned.module.named_parameters():
         p.requires_grad_(flags.get(name, True))
-    modes = {name: part.training for name, part in plain(model)[0].named_modules()}
+    modes = {name: part.training for name, part in unwrap(model)[0].named_modules()}
     for name, part in tuned.module.named_modules():
         part.training = modes.get(name, model.training)
     return tuned.module.to(first.device)
 
 
 def _same(before: Audited, after: Audited) -> Any:
-    """The evaluation of `after` that matches the one of `before` that counts."""
+    """The evaluation of `after` with the protocol and map of the strictest one of `before`."""
     summary = strictest(before).summary
     same = (summary["protocol"], summary["map"])
     return next(e for e in after.evaluations if (e.summary["protocol"], e.summary["map"]) == same)
@@ -275,7 +260,7 @@ def _page(before: Audited, after: Audited, found: Mapping[str, Comparison], path
             d, p = found[key].difference, found[key].p_value
             share = key != "kendall"
             scale, digits = (100, 1) if share else (1, 3)
-            known = isfinite(d.low)  # of one example there is no interval, of none no difference
+            known = isfinite(d.low)  # one example has no interval, none has no difference
             spread = f"[{scale * d.low:+.{digits}f}, {scale * d.high:+.{digits}f}]" if known else "–"
             change = f"{scale * d.value:+.{digits}f}{' points' if share else ''}" if d.n else "–"
             rows.append((title, change, spread, f"{p:.3f}" if known else "–", str(d.n)))

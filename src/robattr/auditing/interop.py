@@ -1,9 +1,8 @@
-"""Doors to the neighbours: our scores under Quantus' calling convention, per-example losses as MadryLab's robustness
-writes them.
-"""
+"""Interfaces to other libraries: Captum's methods as maps, a Quantus metric, losses of MadryLab's robustness."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import nan
@@ -14,10 +13,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from robattr._extras import need
 from robattr.attacks.ifia import IFIA, Measure
-from robattr.attacks.maps import AttributionMap, from_callable, gradient_input, integrated_gradients
+from robattr.attacks.maps import (
+    AttributionMap,
+    from_callable,
+    gradient_input,
+    integrated_gradients,
+    simple_gradient,
+)
 from robattr.auditing.wrapped_model import wrap
-from robattr.errors import InvalidInput, nearest
+from robattr.errors import InvalidInput, UnsupportedModel, nearest
 from robattr.evaluation.protocol import check_radius
 from robattr.formula.network import Model, second_order
 from robattr.formula.scalars import Scalar
@@ -27,16 +33,65 @@ Array = NDArray[Any]
 Explain = Callable[..., Any]
 CustomLoss = Callable[[Model, Tensor, Tensor], tuple[Tensor, Any]]
 
+# Maps that an attack differentiates instead of a Captum method, whose results have no usable derivative.
+GUIDES: dict[str, Callable[[], AttributionMap]] = {
+    "Saliency": simple_gradient,
+    "InputXGradient": gradient_input,
+    "IntegratedGradients": integrated_gradients,
+}
+
+
+def captum_map(method: str, *, guide: AttributionMap | None = None) -> AttributionMap:
+    """The map of `captum.attr.<method>`, for the methods that need nothing but a model, inputs and a target.
+
+    The attack follows `guide` (default: robattr's nearest map) on the softplus twin and is scored on Captum's map, so
+    that the score is an upper bound on its robustness.
+    """
+    attr = need("captum.attr", extra="interop")
+    usable = [name for name in attr.__all__ if _takes_inputs_and_target(getattr(attr, name))]
+    if method not in usable:
+        raise InvalidInput(
+            f"captum:{method} cannot be used by name (it is unknown, or needs arguments): {nearest(method, usable)}; "
+            "make a map of any other method with robattr.attacks.from_callable"
+        )
+    make = getattr(attr, method)
+
+    def attribute(model: Model, x: Tensor, y: Tensor) -> Tensor:
+        inputs = x.detach().clone().requires_grad_()
+        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+            torch.manual_seed(0)  # the noise of a method that samples must not count as fragility
+            try:
+                found: Tensor = make(model).attribute(inputs, target=y)
+            except (RuntimeError, AssertionError, AttributeError, TypeError) as cause:
+                raise UnsupportedModel(
+                    f"captum:{method} fails on this model: {cause}. Methods with hooks refuse in-place and reused "
+                    "activations; captum:Saliency and captum:IntegratedGradients need no hooks"
+                ) from cause
+        return found.detach()
+
+    return from_callable(attribute, name=f"captum-{method}", guide=guide or GUIDES.get(method, gradient_input)())
+
+
+def for_captum(attributions: Tensor) -> NDArray[Any]:
+    """Attributions (B, C, H, W), or maps (B, H, W), as the arrays (B, H, W, C) that Captum's visualisation takes.
+
+    `captum.attr.visualization.visualize_image_attr(for_captum(a)[0], for_captum(x)[0], method="blended_heat_map")`
+    """
+    if attributions.dim() not in (3, 4):
+        raise InvalidInput(f"expected attributions (B, C, H, W) or maps (B, H, W), got {tuple(attributions.shape)}")
+    wide = attributions[:, None] if attributions.dim() == 3 else attributions
+    array: NDArray[Any] = np.ascontiguousarray(wide.detach().cpu().numpy().transpose(0, 2, 3, 1))
+    return array
+
 
 @dataclass(frozen=True)
 class AttributionRobustness:
-    """How much of an explanation survives the worst perturbation of radius ε, as a Quantus metric is called.
+    """Similarity of an explanation before and after the worst perturbation of radius ε, called like a Quantus metric.
 
         AttributionRobustness(score="kendall", eps=8/255)(model=model, x_batch=x, y_batch=y) -> [0.31, 0.44, …]
 
-    One float per example, 1 = unmoved; nan where the model's answer is not y: there is no right explanation to keep.
-    With `explain_func(model, inputs, targets, **explain_func_kwargs)` its maps are scored, and the attack follows
-    gradient × input; otherwise `map` is both.
+    One float per example, 1 = unchanged; nan where the prediction is not y. With `explain_func(model, inputs, targets,
+    **explain_func_kwargs)` its maps are scored and the attack follows gradient × input; otherwise `map` is both.
     """
 
     score: str = "kendall"
@@ -67,7 +122,7 @@ class AttributionRobustness:
         device: torch.device | str | None = None,
         batch_size: int = 64,
     ) -> list[float]:
-        """Scores of the batch. `a_batch` is accepted and not used: the maps of x are made as those of x' are."""
+        """Score the batch. `a_batch` is ignored: the maps of x are computed in the same way as those of x'."""
         del a_batch
         net, _ = wrap(model, device=device)
         place = next(net.parameters(), torch.zeros(0)).device
@@ -79,20 +134,12 @@ class AttributionRobustness:
         map = self.map or integrated_gradients()
         if explain_func is not None:
             map = _explained(explain_func, dict(explain_func_kwargs or {}))
-        pixels = int(x[0].numel() if x.dim() != 4 else x[0, 0].numel())
-        k = self.k or max(1, pixels // 10)
+        k = self.k or max(1, (x[0, 0] if x.dim() == 4 else x[0]).numel() // 10)
+        alpha = self.eps / 8 if self.alpha is None else self.alpha
         attack = IFIA(
-            net,
-            self.eps,
-            self.eps / 8 if self.alpha is None else self.alpha,
-            self.steps,
-            k=k,
-            restarts=self.restarts,
-            map=map,
-            bounds=self.bounds,
+            net, self.eps, alpha, self.steps, k=k, restarts=self.restarts, map=map, bounds=self.bounds, seed=self.seed,
             measures={self.score: _measure(self.score, k)},
-            seed=self.seed,
-        )
+        )  # fmt: skip
         scores: list[float] = []
         with second_order(net):
             for start in range(0, len(x), batch_size):
@@ -114,7 +161,7 @@ def from_robustness(custom_loss: CustomLoss) -> Scalar:
         losses = custom_loss(model, x, y)[0]
         if losses.shape != y.shape:
             raise InvalidInput(
-                f"expected one loss per example, {tuple(y.shape)}, got {tuple(losses.shape)}: reduce none"
+                f"expected one loss per example, {tuple(y.shape)}, got {tuple(losses.shape)}: use reduction='none'"
             )
         return losses
 
@@ -141,3 +188,21 @@ def _explained(explain: Explain, settings: dict[str, Any]) -> AttributionMap:
         return torch.from_numpy(np.array(found, dtype=np.float32)).to(x)
 
     return from_callable(attribute, name="explain_func", guide=gradient_input())
+
+
+def _takes_inputs_and_target(method: Any) -> bool:
+    """Whether Method(model).attribute(inputs, target=…) is a complete call."""
+    if not (inspect.isclass(method) and hasattr(method, "attribute")):
+        return False
+
+    def required(function: Any) -> set[str]:
+        parameters = inspect.signature(function).parameters.values()
+        optional = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        return {p.name for p in parameters if p.default is p.empty and p.kind not in optional} - {"self"}
+
+    takes_target = "target" in inspect.signature(method.attribute).parameters
+    return (
+        takes_target
+        and required(method.__init__) <= {"model", "forward_func"}
+        and required(method.attribute) <= {"inputs"}
+    )

@@ -1,36 +1,126 @@
-"""An audit on disk: a run directory like any other, so that it can be interrupted, continued and rendered."""
+"""The settings of an audit, and its run directory: it can be interrupted, continued and rendered like any run."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Real
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
-from robattr.attacks.maps import saliency
-from robattr.auditing.as_dataset import chosen, digest
-from robattr.auditing.settings import Settings
-from robattr.auditing.wrapped_model import WrappedModel, check_examples
+from robattr.attacks.maps import AttributionMap, by_name, integrated_gradients, saliency
+from robattr.auditing.as_dataset import digest, draw
+from robattr.auditing.interop import captum_map
+from robattr.auditing.wrapped_model import WrappedModel
 from robattr.data import Dataset
+from robattr.engine import precision
 from robattr.engine.files import locked, write_atomically
 from robattr.engine.processes import World
-from robattr.errors import CheckpointError, InvalidInput
+from robattr.errors import CheckpointError, InvalidInput, nearest
+from robattr.evaluation import protocol as protocols
+from robattr.evaluation.checks import ModelProbe, require
+from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.run import OutputDir, digest_of_weights, evaluate
-from robattr.reporting.runs import RunResults, read_run
+from robattr.reporting.run_results import RunResults, read_run
 from robattr.training.run_directory import RunDirectory, environment, read_config
 
-# An audit is continued where these agree: a refused one must leave no name or command behind on another's records.
+# An audit continues where these are equal.
 DECISIVE = ("dataset", "bounds", "preprocessing", "examples", "training", "attack", "weights")
 
+ProtocolName: TypeAlias = Literal["both", "paper", "strict"]
+
 Watch: TypeAlias = Callable[[str, int, int], None]
-"""watch(title, done, total): told how far each evaluation is."""
+"""watch(title, done, total), called as each evaluation proceeds."""
 
 
 def silent(title: str, done: int, total: int) -> None:
-    """Watches nothing."""
+    """Show no progress."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of an audit. None is the dataset's own eps, steps or points, else ε = 8/255 of the range, 50, 100."""
+
+    eps: float | None = None
+    maps: str | AttributionMap | Sequence[str | AttributionMap] = "ig"
+    protocol: ProtocolName = "both"
+    examples: int | None = 100
+    steps: int | None = None
+    points: int | None = None
+    seed: int = 0
+    compiled: bool = False  # compile the attack, for a GPU
+
+    def __post_init__(self) -> None:
+        if self.protocol not in ("both", "paper", "strict"):
+            raise InvalidInput(
+                f"unknown protocol {self.protocol!r}: {nearest(self.protocol, ('both', 'paper', 'strict'))}"
+            )
+        if self.eps is not None and not (isinstance(self.eps, Real) and self.eps > 0):
+            raise InvalidInput(f"expected a number above 0 as eps, such as 8 / 255, got {self.eps!r}")
+        if self.seed < 0:
+            raise InvalidInput(f"expected a seed of at least 0, got {self.seed}")
+        for name in ("examples", "steps", "points"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise InvalidInput(f"expected {name} of at least 1, got {value}")
+
+    def base(self, data: Dataset, *, values: int = 10) -> Protocol:
+        """The paper's protocol for these data, with maps of `values` values."""
+        made = protocols.scaled(data.name, pixels=values, bounds=data.bounds, eps=self.eps)
+        if self.eps is None and protocols.is_paper_dataset(data):
+            made = protocols.paper(data.name)
+        steps, points = self.steps or made.steps, self.points or made.N
+        return replace(made, steps=steps, N=points, pgd_steps=min(made.pgd_steps, steps), seed=self.seed)
+
+    def chosen_maps(self, data: Dataset) -> list[AttributionMap]:
+        """The maps asked for."""
+        return parse_maps(self.maps, points=self.base(data).N, bounds=data.bounds)
+
+    @property
+    def asked(self) -> list[str]:
+        """The names of the protocols asked for."""
+        return list(protocols.PROTOCOLS) if self.protocol == "both" else [self.protocol]
+
+    def protocols(self, data: Dataset, *, values: int) -> list[Protocol]:
+        """The protocols asked for."""
+        base = self.base(data, values=values)
+        return [protocols.named(name, base) for name in self.asked]
+
+
+def parse_maps(
+    wanted: str | AttributionMap | Sequence[str | AttributionMap],
+    *,
+    points: int = 100,
+    bounds: tuple[float, float] = (0.0, 1.0),
+) -> list[AttributionMap]:
+    """Maps from `"ig,captum:Saliency"`, a map, or a list of names and maps; `points` are those of IG's path."""
+    parts = wanted.split(",") if isinstance(wanted, str) else [wanted] if callable(wanted) else list(wanted)
+    found = [p if isinstance(p, AttributionMap) else _named(p, points=points, bounds=bounds) for p in parts]
+    for map in found:  # part of a file name
+        if not re.fullmatch(r"[\w-]+", map.name):
+            raise InvalidInput(f"expected letters, digits, - and _ in the name of a map, got {map.name!r}: rename it")
+    if len({map.name for map in found}) != len(found) or not found:
+        raise InvalidInput(f"expected at least one map, each once, got {wanted!r}")
+    return found
+
+
+def _named(name: str, *, points: int, bounds: tuple[float, float]) -> AttributionMap:
+    if not isinstance(name, str):
+        raise InvalidInput(
+            f"expected a map or the name of one, got {type(name).__name__}: make a map of a function with "
+            "robattr.attacks.from_callable"
+        )
+    origin, colon, method = name.strip().partition(":")
+    if not colon:
+        return by_name(origin, N=points, bounds=bounds)
+    if origin != "captum":
+        raise InvalidInput(f"unknown attribution map {name!r}: expected ig, sg, gi, smoothgrad or captum:Method")
+    guide = integrated_gradients(points) if method == "IntegratedGradients" else None
+    return captum_map(method, guide=guide)
 
 
 def record(
@@ -45,10 +135,11 @@ def record(
     command: str | None = None,
     watch: Watch = silent,
 ) -> RunResults:
-    """Make `folder` the run directory of an audit of `model`; what an earlier, interrupted one recorded is kept."""
-    x, y, ids = chosen(data, settings.examples, seed=settings.seed)
+    """Audit `model` in the run directory `folder`; the records of an interrupted audit are kept."""
+    x, y, ids = draw(data, settings.examples, seed=settings.seed)
     if not len(x):
-        raise InvalidInput("there are no examples to audit: the data are empty")
+        raise InvalidInput("expected examples to audit, got an empty dataset")
+    check_examples(model, x.to(world.device), y.to(world.device), data.bounds)  # before anything is written
     base = settings.base(data)
     full = {
         **config,
@@ -78,9 +169,8 @@ def measure(
     command: str | None = None,
     watch: Watch = silent,
 ) -> RunResults:
-    """Every protocol and map that `settings` asks for, recorded in the run directory `folder`."""
+    """Evaluate every protocol and map of `settings` into the run directory `folder`."""
     x, y, ids = examples
-    check_examples(model, x.to(world.device), y.to(world.device))
     about = {"run": folder.name, "classes": list(data.classes), "command": command}
     records = folder / "records"
     for map in settings.chosen_maps(data):
@@ -88,31 +178,37 @@ def measure(
         for protocol in settings.protocols(data, values=values):
             evaluate(
                 model, x, y,
-                protocol=protocol, map=map, ids=ids, place=OutputDir(records, world.rank, world.size),
-                arithmetic="fp32",  # a foreign network: no rounding but its own
-                compiled=settings.compiled and map.guide is None,  # a foreign method cannot be compiled
-                about={key: value for key, value in about.items() if value is not None},
+                protocol=protocol, map=map, ids=ids, out=OutputDir(records, world.rank, world.size),
+                precision="fp32",
+                compiled=settings.compiled and map.guide is None,  # a method of another library cannot be compiled
+                metadata={key: value for key, value in about.items() if value is not None},
                 progress=partial(watch, f"{protocol.name} {map.name}"),
             )  # fmt: skip
     return read_run(folder)
 
 
+def check_examples(model: WrappedModel, x: Tensor, y: Tensor, bounds: tuple[float, float]) -> None:
+    """Run the list of checks as `evaluate` will, in the precision of an audit."""
+    with precision("fp32", x.device.type):
+        require(ModelProbe(model, x, y, bounds))
+
+
 def _claim(here: RunDirectory, config: Mapping[str, Any], world: World, *, command: str | None, fresh: bool) -> None:
-    """Write down what is audited, or see that an earlier audit in this place was of the same."""
-    page = config.get("method") == "audit"  # harden has a folder instead, of which nothing is begun anew
+    """Write config and environment, or check that an earlier audit in this folder was of the same."""
+    page = config.get("method") == "audit"  # harden has a folder, and no --fresh
     elsewhere = f"choose another {'page' if page else 'folder'} with -o"
-    foreign = here.path.exists() and not (here.path.is_dir() and (here.config.exists() or not any(here.path.iterdir())))
-    if foreign:
+    usable = here.path.is_dir() and (here.config.exists() or not any(here.path.iterdir()))
+    if here.path.exists() and not usable:
         raise CheckpointError(f"{here.path} exists and is not an audit: {elsewhere}")
     here.path.mkdir(parents=True, exist_ok=True)
     with locked(here.path):
-        begun = any((here.path / "records").glob("*"))  # else a mistake was refused, and nothing is lost
+        begun = any((here.path / "records").glob("*"))  # without records nothing is lost
         was = read_config(here) if begun and here.config.exists() else None
         odd = [key for key in DECISIVE if was and was.get(key) != config.get(key)]
         if odd and not fresh:
             raise CheckpointError(
-                f"{here.path} holds an audit of other data or settings ({', '.join(odd)}): {elsewhere}"
-                + (", or begin anew with --fresh" if page else "")
+                f"{here.path} has an audit of other data or settings ({', '.join(odd)}): {elsewhere}"
+                + (", or start over with --fresh" if page else "")
             )
         for stale in (here.path / "records").glob("*") if fresh else ():
             stale.unlink()

@@ -1,34 +1,69 @@
-"""The user's model as the formula wants it: inputs within bounds go in, logits come out, in float32.
+"""The user's model as a network of the formula: inputs within bounds to logits, in float32.
 
     f(x) = logits(module((x − mean) / std))
 
-The preprocessing is part of the differentiated network: ε, bounds and maps live in the units of the data, not in those
-of the normalised input.
+The preprocessing is part of the differentiated network: ε, bounds and maps are in the units of the data, not of the
+normalised input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
+from math import inf, isclose, isfinite
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from robattr.auditing.preprocessing import Preprocessing
-from robattr.errors import InvalidInput, RobattrError, UnsupportedModel, nearest
-from robattr.formula.checks import check_batch
-from robattr.formula.network import second_order
+from robattr.errors import InvalidInput, UnsupportedModel, nearest
+from robattr.evaluation.checks import forward
+from robattr.training.run_directory import RunDirectory
 
 BatchNorm = Literal["frozen", "train"]
 
 
-class WrappedModel(nn.Module):
-    """A user's module behind its preprocessing, answering with logits.
+@dataclass(frozen=True)
+class Preprocessing:
+    """(x − mean) / std per channel (axis 1), in the units of the data; one number applies to every channel."""
 
-    Its weights are those of `module`, under the prefix "module." that `load_weights` drops again. `still` names the
-    batch-norm layers whose statistics `train()` does not wake.
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        if not self.mean or not self.std or not all(map(isfinite, self.mean)) or any(not 0 < s < inf for s in self.std):
+            raise InvalidInput(f"expected a finite mean and positive std, per channel or one for all, got {self}")
+
+    def agrees(self, other: Preprocessing) -> bool:
+        """Whether both are the same for every channel, up to the rounding of a file."""
+        pairs = ((self.mean, other.mean), (self.std, other.std))
+        return all(
+            (len(a) == len(b) or 1 in (len(a), len(b)))
+            and all(isclose(a[i % len(a)], b[i % len(b)], rel_tol=1e-5) for i in range(max(len(a), len(b))))
+            for a, b in pairs
+        )
+
+    @classmethod
+    def of(cls, given: Preprocessing | Mapping[str, Any] | None) -> Preprocessing | None:
+        """The given value, or one made from `dict(mean=…, std=…)` as in Foolbox."""
+        if given is None or isinstance(given, Preprocessing):
+            return given
+        if unknown := given.keys() - {"mean", "std", "axis"}:
+            raise InvalidInput(f"unknown preprocessing {sorted(unknown)}: expected mean and std, per channel")
+        if given.get("axis") not in (None, -3, 1):
+            raise InvalidInput(f"expected the channels on axis -3, got axis={given['axis']}: move them there")
+        return cls(_tuple(given.get("mean", 0.0)), _tuple(given.get("std", 1.0)))
+
+
+class WrappedModel(nn.Module):
+    """A user's module after its preprocessing; returns logits.
+
+    Its weights are those of `module` under the prefix "module.", which `load_weights` removes. `frozen` names the
+    batch-norm layers that stay in eval mode under `train()`.
     """
 
     mean: Tensor
@@ -39,10 +74,10 @@ class WrappedModel(nn.Module):
         self.module = module
         self.preprocessed = preprocessing is not None
         chosen = preprocessing or Preprocessing()
-        # Not part of the state: the weights alone are what a file of weights holds.
+        # Not part of the state: a weights file has the weights alone.
         self.register_buffer("mean", torch.tensor(chosen.mean, dtype=torch.float32), persistent=False)
         self.register_buffer("std", torch.tensor(chosen.std, dtype=torch.float32), persistent=False)
-        self.still: frozenset[str] = frozenset()
+        self.frozen: frozenset[str] = frozenset()
 
     def forward(self, x: Tensor) -> Tensor:
         return logits(self.module(self.normalise(x)))
@@ -59,15 +94,14 @@ class WrappedModel(nn.Module):
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         for name, part in self.named_modules():
-            if name in self.still:
+            if name in self.frozen:
                 part.training = False
         return self
 
     def freeze(self, *, batch_norm: BatchNorm, layers: Collection[str] = ()) -> None:
-        """Hold still the given layers and all inside them, and with "frozen" the statistics of every batch norm.
+        """Freeze the given layers with all inside them, and with "frozen" the statistics of every batch norm.
 
-        A frozen batch norm keeps its running statistics and still learns its scale and shift, unless its layer is
-        frozen too.
+        A frozen batch norm keeps its running statistics but learns its scale and shift, unless its layer is frozen.
         """
         if batch_norm not in ("frozen", "train"):
             raise InvalidInput(f"batch_norm must be 'frozen' or 'train', got {batch_norm!r}")
@@ -79,7 +113,7 @@ class WrappedModel(nn.Module):
         if not any(p.requires_grad for p in self.parameters()):
             raise InvalidInput("every parameter is frozen, so there is nothing to train: freeze fewer layers")
         chosen = tuple(f"module.{layer}" for layer in layers)
-        self.still = frozenset(
+        self.frozen = frozenset(
             name
             for name, part in self.named_modules()
             if isinstance(part, _BatchNorm)
@@ -88,7 +122,7 @@ class WrappedModel(nn.Module):
 
 
 def logits(out: Any) -> Tensor:
-    """The logits of what a model returned: a tensor, or `.logits` (Hugging Face), or the key "logits"."""
+    """The logits in a model's output: a tensor, `.logits` (Hugging Face) or the key "logits"."""
     found = out if isinstance(out, Tensor) else getattr(out, "logits", None)
     if found is None and isinstance(out, Mapping):
         found = out.get("logits")
@@ -107,14 +141,14 @@ def wrap(
     device: torch.device | str | None = None,
     copy: bool = False,
 ) -> tuple[WrappedModel, list[str]]:
-    """`model` ready for an audit, and what had to be done to it, in sentences.
+    """Wrap `model` for an audit; returns it with notes of what was changed in a copy.
 
-    The user's module is never changed: where its type, device or layers must be others, a copy is (or with `copy`).
+    The user's module is never changed. Where its precision, device or layers must change, or with `copy`, a copy is.
     """
-    module, notes = plain(model)
+    module, notes = unwrap(model)
     if layer := _quantised(module):
         raise UnsupportedModel(
-            f"expected a model of floats, got the quantised layer {layer}: pass the model that was quantised"
+            f"expected floating-point layers, got the quantised layer {layer}: pass the model from before quantisation"
         )
     place = None if device is None else torch.device(device)
     tensors = [*module.parameters(), *(b for b in module.buffers() if b.is_floating_point())]
@@ -137,8 +171,8 @@ def wrap(
     return (made if place is None else made.to(place)), notes
 
 
-def plain(model: nn.Module) -> tuple[nn.Module, list[str]]:
-    """The module inside torch.compile, DataParallel and DistributedDataParallel, and a note where there was one."""
+def unwrap(model: nn.Module) -> tuple[nn.Module, list[str]]:
+    """The module inside torch.compile, DataParallel and DistributedDataParallel, and a note for each removed."""
     if not isinstance(model, nn.Module):
         raise UnsupportedModel(f"expected a torch.nn.Module, got {type(model).__name__}: wrap the function in a module")
     notes: list[str] = []
@@ -154,7 +188,7 @@ def plain(model: nn.Module) -> tuple[nn.Module, list[str]]:
 
 
 def _quantised(model: nn.Module) -> str:
-    """The name of a quantised layer, or an empty string: its weights are packed, no parameters."""
+    """The name of a quantised layer, or an empty string."""
     kinds = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized", "torchao.")
     return next(
         (name or "itself" for name, part in model.named_modules() if type(part).__module__.startswith(kinds)), ""
@@ -170,61 +204,41 @@ def _copied(module: nn.Module) -> nn.Module:
         ) from cause
 
 
-def check_examples(model: WrappedModel, x: Tensor, y: Tensor) -> None:
-    """Refuse examples that the model does not take or has no output for: its own code may raise anything."""
-    try:
-        check_batch(model, x, y)
-    except RobattrError:
-        raise
-    except Exception as cause:
-        reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
-        raise UnsupportedModel(
-            f"expected a model that takes examples of shape {tuple(x.shape[1:])} in float32, got one that fails on "
-            f"them ({reason}): give them the size and channels it was made for, and cast nothing to another precision "
-            "in forward()"
-        ) from cause
-
-
 def check_copy(model: nn.Module, copied: WrappedModel, x: Tensor) -> None:
-    """Refuse a copy that does not answer at x as `model` does: it leans on the original, by a closure for instance."""
-    z = copied.normalise(x.to(copied.mean))
-    wanted, found = _answer(plain(model)[0], z), _answer(copied.module, z)
-    converted = any(p.dtype != torch.float32 for p in plain(model)[0].parameters())
-    if isinstance(wanted, Exception) or (converted and isinstance(found, Exception)):
-        return  # the model itself does not take x, or not in float32: `check_examples` says so
-    if isinstance(found, Exception):
-        fault = f"fails ({type(found).__name__}: {found})"
-    elif not _alike(wanted, found):
-        fault = "answers differently"
-    else:
-        return
-    raise UnsupportedModel(
-        f"expected a model that can be copied, got one whose copy {fault}: let hooks write to the module they are "
-        "called with, not to one that a closure holds"
-    )
-
-
-def _answer(module: nn.Module, z: Tensor) -> Tensor | Exception:
-    """The logits at z, or what the module raised."""
-    like = next(module.parameters(), z)
+    """Refuse a model whose copy differs at x, because a hook or a closure refers to the original."""
+    original, z = unwrap(model)[0], copied.normalise(x.to(copied.mean))
+    like = next(original.parameters(), z)
     try:
-        with second_order(module), torch.no_grad(), torch.random.fork_rng([like.device] if like.is_cuda else []):
-            torch.manual_seed(0)
-            return logits(module(z.to(like)))
-    except Exception as cause:  # an unknown module may fail in any way
-        return cause
-
-
-def _alike(wanted: Tensor, found: Tensor) -> bool:
-    slack = 1e-3 if wanted.dtype in (torch.float32, torch.float64) else 0.1  # of the largest logit
-    near = float(slack * found.abs().max())
-    return wanted.shape == found.shape and torch.allclose(
-        wanted.to(found), found, rtol=slack, atol=near, equal_nan=True
+        expected = logits(_seeded(original, z.to(like)))
+    except Exception:  # the model fails on x: `evaluation.checks` says so
+        return
+    try:
+        got = logits(_seeded(copied.module, z))
+    except Exception as cause:
+        if like.dtype != torch.float32:  # in float32 alone, which `evaluation.checks` says
+            return
+        fault = f"fails ({type(cause).__name__}: {cause})"
+    else:
+        tolerance = 1e-3 if like.dtype in (torch.float32, torch.float64) else 0.1  # above √u of float32, or of bfloat16
+        gap = (expected.to(got) - got).abs().max() if expected.shape == got.shape else inf
+        if not gap > tolerance * got.abs().max():  # NaN is found by `evaluation.checks`
+            return
+        fault = "returns other logits"
+    raise UnsupportedModel(
+        f"expected a model that can be copied, got one whose copy {fault}: let hooks write to the module that they are "
+        "called with, not to one in a closure"
     )
+
+
+def _seeded(module: nn.Module, z: Tensor) -> Any:
+    """The output at z with a fixed seed."""
+    with torch.random.fork_rng([z.device] if z.is_cuda else []):
+        torch.manual_seed(0)
+        return forward(module, z)
 
 
 def _without_sync(module: nn.Module) -> nn.Module:
-    """`module` with every SyncBatchNorm as the batch norm of the same weights and statistics."""
+    """Replace every SyncBatchNorm by a plain batch norm with the same weights and statistics."""
     if isinstance(module, nn.SyncBatchNorm):
         return _PlainBatchNorm.like(module)
     for name, child in module.named_children():
@@ -233,7 +247,7 @@ def _without_sync(module: nn.Module) -> nn.Module:
 
 
 class _PlainBatchNorm(_BatchNorm):
-    """Batch norm for inputs of any rank, as SyncBatchNorm is."""
+    """Batch norm for inputs of any rank, like SyncBatchNorm."""
 
     @classmethod
     def like(cls, synced: nn.SyncBatchNorm) -> _PlainBatchNorm:
@@ -251,3 +265,21 @@ class _PlainBatchNorm(_BatchNorm):
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2:
             raise InvalidInput(f"batch norm expects inputs (B, C, ...), got {tuple(input.shape)}")
+
+
+def check_preprocessing(given: Mapping[str, Sequence[float]], weights: Path | None) -> None:
+    """Refuse weights that were hardened with another preprocessing: the outputs would be wrong without an error."""
+    here = None if weights is None else RunDirectory(weights.parent)
+    if here is None or here.weights != weights or not here.preprocessing.is_file():
+        return
+    remedy = f"give the --mean and --std in {here.preprocessing}"
+    if not given:
+        here.check_bare(remedy)
+    saved = json.loads(here.preprocessing.read_text("utf-8"))
+    kept, asked = (Preprocessing(**{key: tuple(each) for key, each in one.items()}) for one in (saved, given))
+    if not asked.agrees(kept):
+        raise InvalidInput(f"{weights} was hardened with {kept}, got {asked}: {remedy}")
+
+
+def _tuple(value: float | Sequence[float] | Tensor) -> tuple[float, ...]:
+    return tuple(torch.as_tensor(value, dtype=torch.float64).reshape(-1).tolist())

@@ -1,7 +1,6 @@
-"""The command line: thin, lazy, and polite about mistakes.
+"""The command line: one file per group of commands, each with `register(app)`.
 
-One file per group of commands; each has `register(app)`. What a command needs beyond torch, which `import robattr`
-brings along, is imported inside the command: `robattr --help` waits for nothing else.
+Commands import what they need inside their functions, so that `robattr --help` loads nothing beyond `import robattr`.
 """
 
 from __future__ import annotations
@@ -18,16 +17,18 @@ import typer
 
 from robattr.errors import RobattrError
 
-GROUPS = ("train", "evaluate", "report", "audit", "data", "bench")
+GROUPS = ("train", "evaluate", "report", "audit", "data")
 FULL = {errno.ENOSPC, errno.EDQUOT}
-MISPLACED = {
+BAD_PATH = {
     errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS,
     errno.ENAMETOOLONG, errno.ELOOP,
 }  # fmt: skip
 
+ABOUT = "Train models whose explanations resist attacks, attack explanations, and measure the damage."
+
 app = typer.Typer(
     name="robattr",
-    help="Train, attack and measure models whose explanations hold.",
+    help=ABOUT,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -47,32 +48,28 @@ def _version(wanted: bool) -> None:
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Train, attack and measure models whose explanations hold."""
+    pass
 
 
 for _group in GROUPS:
-    try:
-        import_module(f"robattr.cli.{_group}").register(app)
-    except ModuleNotFoundError as _missing:
-        if _missing.name != f"robattr.cli.{_group}":
-            raise
+    import_module(f"robattr.cli.{_group}").register(app)
 
 
 def run() -> None:
-    """Run the app; an error the user can mend is one line on stderr and exit code 2."""
-    _spell_out()
+    """Run the app; an error that the user can correct is one line on stderr and exit code 2."""
+    _escape_unprintable()
     try:
         app()
     except RobattrError as error:
         _refuse(str(error))
     except OSError as error:
-        sentence = _sentence(error)
-        if sentence is None:
+        text = _explain(error)
+        if text is None:
             raise
-        _refuse(sentence)
+        _refuse(text)
     except torch.OutOfMemoryError as error:
         what = str(error).split(". GPU")[0]
-        _refuse(f"{what}: free the card of other processes, take another --device, or give it smaller batches")
+        _refuse(f"{what}: end other processes on the device, choose another --device, or use smaller batches")
 
 
 def _refuse(text: str) -> NoReturn:
@@ -80,18 +77,18 @@ def _refuse(text: str) -> NoReturn:
     sys.exit(2)
 
 
-def _sentence(error: OSError) -> str | None:
-    """What the system refused, for the user who gave the path; None where no path says that it was theirs."""
+def _explain(error: OSError) -> str | None:
+    """One line about a full disk or a bad path; None for other errors, which are bugs."""
     at = "" if error.filename is None else f" {error.filename}"
     if error.errno in FULL:
-        return f"cannot write{at} ({error.strerror}): make room, then start the same command again"
-    if at and error.errno in MISPLACED:
-        return f"cannot read or write{at} ({error.strerror}): choose another --out, or mend that path"
+        return f"cannot write{at} ({error.strerror}): free some space, then run the same command again"
+    if at and error.errno in BAD_PATH:
+        return f"cannot read or write{at} ({error.strerror}): choose another --out, or correct that path"
     return None
 
 
-def _spell_out() -> None:
-    """On a terminal that is not UTF-8, print what it has no letter for as \\u03b5 instead of ending in an error."""
+def _escape_unprintable() -> None:
+    """On a terminal that is not UTF-8, print characters that it lacks as escapes such as \\u03b5."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
             stream.reconfigure(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""`robattr doctor`, `robattr audit` and `robattr harden`: bring your own model."""
+"""`robattr doctor`, `robattr audit` and `robattr harden`: commands for the user's own model."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 Model = Annotated[
     str,
     typer.Option(
-        help="package.module:factory, a function of yours without arguments that returns the module; it is imported "
-        "and run. Or a .safetensors file or run directory of robattr."
+        help="package.module:factory, your function without arguments that returns the module; it is imported and "
+        "run. Or a .safetensors file or run directory of robattr."
     ),
 ]
-Weights = Annotated[Path | None, typer.Option(help="Weights for it: .safetensors, or a .pt file of tensors alone.")]
+Weights = Annotated[Path | None, typer.Option(help="Weights: .safetensors, or a .pt file of tensors only.")]
 Data = Annotated[str, typer.Option(help="A folder with a folder of images for each class, or a dataset's name.")]
 Bounds = Annotated[str, typer.Option(help="Range of the inputs: 0,1 or 0,255.")]
 Mean = Annotated[str | None, typer.Option(help="Subtracted per channel inside the network: 0.485,0.456,0.406.")]
@@ -35,10 +35,10 @@ Std = Annotated[str | None, typer.Option(help="Divided by, per channel: 0.229,0.
 Eps = Annotated[str | None, typer.Option(help="Radius of the attack in units of the bounds: 8/255.")]
 Size = Annotated[int | None, typer.Option(min=1, help="Side to which images are resized (default: their own).")]
 Channels = Annotated[int | None, typer.Option(min=1, help="1 or 3 (default: what the first convolution takes).")]
-Classes = Annotated[Path | None, typer.Option(help="A text file: the name of each output, one a line, in order.")]
+Classes = Annotated[Path | None, typer.Option(help="A text file with the name of each output, one per line, in order.")]
 Maps = Annotated[str, typer.Option(help="Explanations: ig, sg, gi, smoothgrad, captum:Saliency, …")]
 Examples = Annotated[int, typer.Option(min=1, help="How many examples to audit.")]
-Seed = Annotated[int, typer.Option(help="Seed of the choice of examples and of the attacks.")]
+Seed = Annotated[int, typer.Option(help="Seed for the choice of examples and the attacks.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
 Points = Annotated[int | None, typer.Option(min=1, help="Points of the path of integrated gradients.")]
 
@@ -71,14 +71,14 @@ def audit(
     out: Annotated[Path, typer.Option("--out", "-o", help="The page; records go to a folder beside it.")] = Path(
         "audit.html"
     ),
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew where an audit was begun.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard an earlier audit in this place.")] = False,
     seed: Seed = 0,
     device: Device = "auto",
-    compiled: Annotated[bool, typer.Option("--compile", help="Compile the attack (worth it on a GPU).")] = False,
+    compiled: Annotated[bool, typer.Option("--compile", help="Compile the attack (for a GPU).")] = False,
 ) -> None:
-    """Attack the explanations of your model, and say in one page how far they hold.
+    """Attack the explanations of your model and report on one page how robust they are.
 
-    It may be stopped at any moment: the same command continues.
+    It can be stopped at any time: the same command continues.
     """
     from robattr._text import interval, number
     from robattr.auditing import audit as begin
@@ -95,7 +95,7 @@ def audit(
     for note in found.notes:
         _say(f"note: {note}")
     if found.skipped:
-        _say(f"note: {len(found.skipped)} files are no readable images and were skipped; the page lists them")
+        _say(f"note: {len(found.skipped)} files are not readable images and were skipped; the page lists them")
     _show(found.verdict)
     if found.page is not None:
         typer.echo(f"wrote {found.page}")
@@ -116,9 +116,9 @@ def harden(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other key of robattr train.")
     ] = None,
-    batch_norm: Annotated[str, typer.Option(help="frozen: keep the running statistics; train: move them.")] = "frozen",
-    freeze: Annotated[str, typer.Option(help="Layers that keep their weights, with commas.")] = "",
-    chunk: Annotated[int | None, typer.Option(min=1, help="Nodes held in memory at once (default: what fits).")] = None,
+    batch_norm: Annotated[str, typer.Option(help="frozen: keep running statistics; train: update them.")] = "frozen",
+    freeze: Annotated[str, typer.Option(help="Layers that keep their weights, separated by commas.")] = "",
+    chunk: Annotated[int | None, typer.Option(min=1, help="Nodes in memory at once (default: what fits).")] = None,
     maps: Maps = "ig",
     examples: Examples = 50,
     audit_steps: Annotated[int | None, typer.Option(min=1, help="Iterations of the audits' attack.")] = None,
@@ -126,16 +126,16 @@ def harden(
     size: Size = None,
     channels: Channels = None,
     classes: Classes = None,
-    held_out: Annotated[float, typer.Option(min=0, max=0.45, help="Share kept for the audits.")] = 0.1,
+    held_out: Annotated[float, typer.Option(min=0, max=0.45, help="Share held out for the audits.")] = 0.1,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder for the runs and report.html.")] = Path(
         "hardened"
     ),
     seed: Seed = 0,
     device: Device = "auto",
 ) -> None:
-    """Fine-tune your model so that its explanations hold, and audit it before and after.
+    """Fine-tune your model for robust explanations, and audit it before and after.
 
-    It may be stopped at any moment: the same command continues.
+    It can be stopped at any time: the same command continues.
     """
     from robattr._text import interval, number
     from robattr.auditing import harden as begin
@@ -153,9 +153,8 @@ def harden(
             held_out=held_out, seed=seed, device=device, command=_command(), watch=watch,
         )  # fmt: skip
     if found.after is None:
-        number_ = found.outcome.stopped_by or signal.SIGTERM
         _say(f"stopped after step {found.outcome.step} of {steps}, which is saved: the same command continues")
-        raise typer.Exit(128 + number_)
+        raise typer.Exit(128 + (found.outcome.stopped_by or signal.SIGTERM))
     _say(f"before: {found.before.headline}")
     _show(found.after)
     typer.echo(f"wrote {found.page} and {found.outcome.path / 'model.safetensors'}")
@@ -168,7 +167,7 @@ def doctor(
     weights: Weights = None,
     mean: Mean = None,
     std: Std = None,
-    shape: Annotated[str | None, typer.Option(help="Of one input, where there are no data: 3,224,224.")] = None,
+    shape: Annotated[str | None, typer.Option(help="Shape of one input, if no data are given: 3,224,224.")] = None,
     size: Size = None,
     channels: Channels = None,
     classes: Classes = None,
@@ -178,9 +177,9 @@ def doctor(
     batch: Annotated[int, typer.Option(min=1)] = 16,
     device: Device = "auto",
 ) -> None:
-    """Check your model before hours are spent: what works, what does not, what to do, what it will cost.
+    """Check your model in seconds: what fails in an audit, what to do, and what it will cost.
 
-    Exit code 1 if a check failed.
+    The exit code is 1 if a check fails.
     """
     from rich.console import Console
     from rich.markup import escape
@@ -196,7 +195,7 @@ def doctor(
         size=size, channels=channels, classes=_names(classes),
         plan=Plan(m, m_attack, attack_steps, batch), device=device,
     )  # fmt: skip
-    console = Console(highlight=False, soft_wrap=True)  # a terminal wraps long lines, a file keeps them whole
+    console = Console(highlight=False, soft_wrap=True)  # do not wrap lines
     for check in found.checks:
         console.print(f"{MARKS[check.level]}  {check.name}: {escape(printable(check.finding))}")
         if check.remedy:
@@ -206,31 +205,31 @@ def doctor(
 
 
 def _model(ref: str, weights: Path | None) -> nn.Module:
-    """The user's model. A factory is the user's own code: say so before running it."""
+    """The user's model. A message precedes the import of a factory, because it runs the user's code."""
     from robattr import models
     from robattr.runs import load_model
     from robattr.training.run_directory import RunDirectory, read_config
 
     here = RunDirectory(Path(ref))
     if here.config.is_file() and weights is None and ":" in (factory := str(read_config(here).get("model", ""))):
-        ref, weights = factory, here.weights  # a run of the user's own network, which its file cannot rebuild
+        ref, weights = factory, here.weights  # the user's own network, which a weights file cannot rebuild
     if ":" in ref:
         _say(f"importing {ref}: this runs its code")
         made = models.from_factory(ref)
     elif "/" in ref or Path(ref).exists():
         made = load_model(ref)
     else:
-        raise InvalidInput(f"{ref!r} is not a model: name a function that makes one, {ref}:factory, or a file or run")
+        raise InvalidInput(f"expected a function that returns the model, {ref}:factory, or a file or run, got {ref!r}")
     return made if weights is None else models.load_weights(made, weights)
 
 
 def _preprocessing(mean: str | None, std: str | None, weights: Path | None) -> dict[str, Any] | None:
-    """As given, where it is that of the weights."""
+    """The given mean and std, checked against those saved with the weights."""
     from robattr._text import numbers
-    from robattr.auditing.preprocessing import check_given
+    from robattr.auditing.wrapped_model import check_preprocessing
 
     given = {key: numbers(text) for key, text in (("mean", mean), ("std", std)) if text is not None}
-    check_given(given, weights)
+    check_preprocessing(given, weights)
     return given or None
 
 
@@ -238,7 +237,7 @@ def _names(path: Path | None) -> list[str] | None:
     if path is None:
         return None
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()  # some editors begin a file with a mark
+        lines = path.read_text(encoding="utf-8-sig").splitlines()  # some editors write a byte-order mark
     except (OSError, UnicodeDecodeError) as cause:
         raise InvalidInput(f"the class names {path} could not be read ({cause}): expected a text file") from cause
     return [line.strip() for line in lines if line.strip()]
@@ -255,7 +254,7 @@ def _say(text: str) -> None:
 
 
 def _show(verdict: Verdict) -> None:
-    """The verdict as the page has it."""
+    """Print the verdict."""
     from robattr._text import printable
 
     typer.echo(printable(verdict.headline))
@@ -269,7 +268,7 @@ def _show(verdict: Verdict) -> None:
 
 @contextmanager
 def _watching() -> Iterator[Watch]:
-    """A bar on the terminal's error stream while an evaluation runs, and none between two: training has its own."""
+    """A progress bar on stderr for each evaluation; training between two of them has its own."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,

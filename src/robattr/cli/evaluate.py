@@ -16,17 +16,14 @@ import typer
 from robattr.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from robattr.data import Dataset
     from robattr.evaluation import Protocol
     from robattr.evaluation.run import Progress
 
-AUDITED = ("audit", "before")  # what robattr audit and harden call the runs of a user's own model
 COLUMNS = {"nat_acc": "Nat Acc", "adv_acc": "Adv Acc", "topk": "TopK Inter.", "kendall": "Rank Corr."}
 PERCENT = {"nat_acc", "adv_acc", "topk", "foreground_topk", "noise_topk"}
-STOPPED = "stopped; what was measured is recorded: the same command continues"
-STOPPED_EARLY = "stopped; nothing of {} was recorded yet: the same command begins it again"
+STOPPED = "stopped; finished examples are recorded: the same command continues"
+STOPPED_EARLY = "stopped; nothing of {} is recorded yet: the same command starts it again"
 
 ProtocolName = Annotated[
     str, typer.Option("--protocol", help="paper, or strict: the worst case over many more attacks.")
@@ -70,13 +67,15 @@ def evaluate(
     from robattr._text import number
     from robattr.attacks.maps import by_name
     from robattr.engine.processes import join
-    from robattr.evaluation.run import OutputDir
-    from robattr.evaluation.run import evaluate as begin
+    from robattr.evaluation import OutputDir
+    from robattr.evaluation import evaluate as run_evaluation
+    from robattr.runs import open_run
 
-    model, data = _subject(run, dataset, data_dir)
+    opened = open_run(run, dataset=dataset, data_dir=data_dir)
+    model, data = opened.model, opened.data
     radius = None if eps is None else number(eps)
     settings = _protocol(protocol, data, eps=radius, steps=steps, split=split)
-    source = None if transfer is None else _subject(transfer, dataset, data_dir)[0]
+    source = None if transfer is None else open_run(transfer, dataset=dataset, data_dir=data_dir).model
     if source is not None:
         settings = replace(settings, name=f"{settings.name}@transfer")
     names = [name.strip() for name in maps.split(",")]
@@ -89,10 +88,10 @@ def evaluate(
         model.to(world.device)
         source = None if source is None else source.to(world.device)
         typed = shlex.join(["robattr", *sys.argv[1:]])
-        about = {"run": run, "split": split, "command": typed}
+        metadata = opened.about(split=split, command=typed)
         for map in asked:
             with _progress(f"{settings.name} {map.name}", shown=world.leads) as progress:
-                found = begin(
+                found = run_evaluation(
                     model,
                     x,
                     y,
@@ -100,9 +99,9 @@ def evaluate(
                     map=map,
                     ids=ids.tolist(),
                     source=source,
-                    place=OutputDir(folder, world.rank, world.size, fresh=fresh),
-                    about=about,
-                    arithmetic=precision,
+                    out=OutputDir(folder, world.rank, world.size, fresh=fresh),
+                    metadata=metadata,
+                    precision=precision,
                     compiled=world.device.type == "cuda" if compiled is None else compiled,
                     progress=progress,
                 )
@@ -127,7 +126,7 @@ def compare(
         raise InvalidInput(f"expected an evaluated run directory, got the file {file}: give the run it was made from")
     paths = [run / "records" / f"{protocol}-{map_name}.jsonl" for run in (first, second)]
     sides = [read(path) for path in paths]
-    _check_alike(paths)
+    _check_comparable(paths)
     table = Table(title=f"{second} − {first}, {protocol} protocol, {map_name} maps")
     for heading in ("", "difference", "95% interval", "p", "examples"):
         table.add_column(heading, justify="right" if heading else "left", overflow="fold")
@@ -146,20 +145,22 @@ def compare(
     Console().print(table)
 
 
-def _check_alike(paths: list[Path]) -> None:
-    """Refuse to compare numbers that were measured differently."""
+def _check_comparable(paths: list[Path]) -> None:
+    """Reject two evaluations with different settings or examples."""
     from robattr.evaluation.records import read_settings
 
     one, two = map(read_settings, paths)
-    odd = [f"{key} {one.get(key)} and {two.get(key)}" for key in one if one[key] != two.get(key) and key != "weights"]
+    odd = [f"{key} {one[key]} and {two.get(key)}" for key in one if one[key] != two.get(key) and key != "weights"]
     if odd:
-        raise InvalidInput(f"the two were not evaluated alike ({', '.join(odd)}): evaluate both with the same settings")
-    if strangers := _strangers(paths):
-        raise InvalidInput(f"the two are of other examples ({strangers}): evaluate both on the same data")
+        raise InvalidInput(
+            f"expected two evaluations with the same settings, got {', '.join(odd)}: evaluate both again"
+        )
+    if reason := _different_examples(paths):
+        raise InvalidInput(f"expected evaluations of the same examples, but {reason}: evaluate both on the same data")
 
 
-def _strangers(paths: list[Path]) -> str:
-    """How examples that share a number are known to be others: data of one name may hold other images."""
+def _different_examples(paths: list[Path]) -> str:
+    """Why equal ids are not the same examples, or an empty string: datasets of one name may differ in their images."""
     import numpy as np
 
     from robattr.evaluation import gallery
@@ -169,53 +170,16 @@ def _strangers(paths: list[Path]) -> str:
 
     labels = [{r["id"]: r["label"] for r in read(path)} for path in paths]
     if odd := [i for i in labels[0] if labels[1].get(i, labels[0][i]) != labels[0][i]]:
-        return f"number {odd[0]} has label {labels[0][odd[0]]} and {labels[1][odd[0]]}"
-    kept = [gallery.beside(path) for path in paths]
+        return f"example {odd[0]} has label {labels[0][odd[0]]} and {labels[1][odd[0]]}"
+    kept = [gallery.path_for(path) for path in paths]
     if all(file.is_file() for file in kept):
         one, two = ({int(i): x for i, x in zip(g.id, g.image, strict=True)} for g in map(read_gallery, kept))
         if odd := [i for i in one if i in two and not np.array_equal(one[i], two[i])]:
-            return f"number {odd[0]} is another image"
+            return f"the images of example {odd[0]} differ"
     runs = [RunDirectory(path.parent.parent) for path in paths]
     digests = [read_config(run).get("examples") if run.config.is_file() else None for run in runs]
     other = all(digests) and len(labels[0]) == len(labels[1]) and digests[0] != digests[1]
-    return "their digests differ" if other else ""
-
-
-def _subject(run: str, dataset: str | None, data_dir: Path | None) -> tuple[nn.Module, Dataset]:
-    """The model, and the dataset it was trained on or `dataset`."""
-    from robattr import data, models
-    from robattr.runs import load_model
-    from robattr.training import settings
-    from robattr.training.config import TrainConfig
-    from robattr.training.run_directory import RunDirectory, read_config
-    from robattr.training.setup import build_model, load_dataset
-
-    here = RunDirectory(Path(run))
-    if here.config.is_file():
-        config = read_config(here)
-        if config.get("method") in AUDITED:
-            raise InvalidInput(f"{run} is an audit of a model of yours, which it does not hold: use robattr audit")
-        here.check_bare(
-            f"use robattr audit with --weights {here.weights} and the --mean and --std in {here.preprocessing}"
-        )
-        if config.get("recipe") == "harden":
-            raise InvalidInput(
-                f"{run} was hardened from a model of yours, which it does not hold: use robattr audit --model FACTORY "
-                f"--weights {here.weights}"
-            )
-        trained = settings.change(TrainConfig(), config)
-        if not here.weights.is_file():
-            raise InvalidInput(f"{run} has no weights yet: finish it with robattr train --resume --out {run}")
-        if dataset and models.has_spec(here.weights):  # the network is the file's, whatever the data
-            return load_model(here.weights), data.load(dataset, data_dir)
-        shown = data.load(dataset, data_dir) if dataset else load_dataset(trained, data_dir)
-        return models.load_weights(build_model(trained, shown), here.weights), shown
-    known = dataset or run.split("/")[0]
-    if known not in data.names():
-        if not Path(run).is_file():
-            raise InvalidInput(f"{run} is neither a run directory, nor a .safetensors file, nor a model of the zoo")
-        raise InvalidInput(f"{run} does not say which dataset it was trained on: give --dataset")
-    return load_model(run), data.load(known, data_dir)
+    return "the digests of the datasets differ" if other else ""
 
 
 def _records(run: Path) -> Path:
@@ -228,7 +192,7 @@ def _records(run: Path) -> Path:
 
 
 def _protocol(name: str, data: Dataset, *, eps: float | None, steps: int | None, split: str) -> Protocol:
-    """The protocol of that name for the dataset, under a name of its own where anything differs from the default."""
+    """The protocol for the dataset; settings that differ from the default are part of its name."""
     from robattr.evaluation import for_dataset
     from robattr.evaluation.protocol import named
 
@@ -243,7 +207,7 @@ def _protocol(name: str, data: Dataset, *, eps: float | None, steps: int | None,
 
 @contextmanager
 def _progress(title: str, *, shown: bool) -> Iterator[Progress]:
-    """A bar with the time that is left, on the terminal's error stream."""
+    """A progress bar with the remaining time, on stderr."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -276,8 +240,7 @@ def _show(summary: Mapping[str, Any]) -> None:
     table.add_row(*(_cell(name, columns[name]) for name in COLUMNS))
     console = Console()
     console.print(table)
-    beside = {"foreground": "foreground only", "noise": "random noise of the same ε"}
-    for prefix, words in beside.items():
+    for prefix, words in (("foreground", "foreground only"), ("noise", "random noise of the same ε")):
         pair = (_cell(f"{prefix}_{name}", columns[f"{prefix}_{name}"]) for name in ("topk", "kendall"))
         console.print(f"  {words}: {' / '.join(pair)}", highlight=False)
     console.print(f"  tie ceiling of Rank Corr.: {_cell('ceiling', columns['ceiling'])}", highlight=False)
@@ -288,7 +251,7 @@ def _show(summary: Mapping[str, Any]) -> None:
 
 
 def _cell(name: str, column: Mapping[str, Any]) -> str:
-    """Value and interval, as a percentage where that is how it is read."""
+    """Value and interval, as a percentage for accuracies and shares."""
     form = ".2%" if name in PERCENT else ".4f"
     value, low, high = (None if column[key] is None else format(column[key], form) for key in ("value", "low", "high"))
     if value is None:

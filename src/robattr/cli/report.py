@@ -1,8 +1,7 @@
-"""`robattr record`, `report`, `figures`: finished runs distilled and rendered; also the commands that make runs."""
+"""`robattr record`, `report` and `figures`: export and render evaluated runs."""
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +9,6 @@ import typer
 
 from robattr.cli import reproduce
 from robattr.errors import InvalidInput, nearest
-
-PAGES = (".html", ".htm", ".md")
 
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN…", help="Evaluated run directories, records, or folders of records.")
@@ -30,13 +27,12 @@ def record(
     runs: Runs,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write into.")] = Path("results"),
     name: Annotated[
-        str | None, typer.Option(help="What sets the model apart (default: its recipe and m): ig-norm-wide.")
+        str | None, typer.Option(help="A name that sets the model apart (default: its recipe and m): ig-norm-wide.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace records that say something else.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace records that differ.")] = False,
 ) -> None:
-    """Distil evaluated runs into small files to commit: OUT/DATASET-NAME-seedN-PROTOCOL-MAP.json, and a few images."""
-    from robattr.reporting.export import write_records
-    from robattr.reporting.runs import read_runs
+    """Export evaluated runs as small files to commit: OUT/DATASET-NAME-seedN-PROTOCOL-MAP.json, and a few images."""
+    from robattr.reporting import read_runs, write_records
 
     for path, new in write_records(read_runs(runs), out, name=name, force=force):
         typer.echo(f"wrote {path} ({_size(path)})" if new else f"unchanged {path}")
@@ -44,28 +40,18 @@ def record(
 
 def report(
     runs: Runs,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="The page to write: .html, or .md for one to commit.")
-    ] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="The title of an HTML page.")] = "Attribution robustness",
+    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML page to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="The title of the page.")] = "Attribution robustness",
 ) -> None:
-    """One page: table, plots, settings and an explorer of the attacked images; as Markdown, tables and provenance.
+    """One HTML page: table, plots, settings and an explorer of the attacked images."""
+    from robattr.reporting import read_runs, write_page
 
-    The Markdown page repeats the notes.md of the given folders, and shows the figures in the folder beside it.
-    """
-    from robattr.reporting.html import write_page
-    from robattr.reporting.results import write_results
-    from robattr.reporting.runs import read_runs
-
-    if out.suffix.lower() not in PAGES:
-        raise InvalidInput(f"expected a page that ends in {', '.join(PAGES)}, got {out}: choose another --out")
-    found = read_runs(runs)
-    if out.suffix.lower() == ".md":
-        words = ["robattr", "report", *(run.as_posix() for run in runs), "-o", out.as_posix()]
-        notes = [(run / "notes.md").read_text(encoding="utf-8") for run in runs if (run / "notes.md").is_file()]
-        path = write_results(found, out, command=shlex.join(words), notes="\n\n".join(notes))
-    else:
-        path = write_page(found, out, title=title)
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise InvalidInput(
+            f"expected a page that ends in .html or .htm, got {out}: choose another --out "
+            "(`robattr figures` writes the table as Markdown)"
+        )
+    path = write_page(read_runs(runs), out, title=title)
     typer.echo(f"wrote {path} ({_size(path)})")
 
 
@@ -77,7 +63,7 @@ def figures(
 ) -> None:
     """Publication figures (figure 1 grid, box plots, curves) and the table as Markdown, LaTeX and CSV."""
     from robattr.reporting.figures import FORMATS, write_figures
-    from robattr.reporting.runs import read_runs
+    from robattr.reporting.run_results import read_runs
 
     wanted = tuple(part.strip().lower() for part in formats.split(",") if part.strip())
     if not wanted:

@@ -1,4 +1,4 @@
-"""`robattr demo` and `robattr reproduce`: from nothing to a page that shows the result."""
+"""`robattr demo` and `robattr reproduce`: train, evaluate, and render a page."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from robattr.reproduce.job import Job, Progress
+    from robattr.reproduce import Job
+    from robattr.reproduce.execution import Progress
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where datasets are kept.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and an estimate of time, and do nothing else.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and estimated times, and do nothing else.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -31,16 +32,16 @@ def demo(
     workers: Annotated[int | None, typer.Option(min=1, help="Models at a time (default: 2, on one core 1).")] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Train four small models, attack their explanations, and show what held: minutes on a laptop, nothing to download.
+    """Train four small models, attack their explanations, show the result: minutes on a laptop, no download.
 
-    What is finished is not done again: start it anew to continue, or after deleting a run to repeat that one.
+    Start it again to continue. What is finished is not repeated; delete a run to repeat it.
     """
-    from robattr.reproduce.targets import jobs
+    from robattr.reproduce import jobs
 
     made = jobs("table1", out, datasets=("fashion-mini",), examples=examples)
     together = min(2, os.cpu_count() or 1) if workers is None else workers
     if dry_run:
-        _describe(made, "cpu", together=together)
+        _describe(made, "cpu", workers=together)
         return
     _execute(made, device="cpu", data_dir=None, workers=together)
     _show(made, out, title="Attribution robustness: the demo")
@@ -52,7 +53,7 @@ def reproduce(
     recipes: Annotated[str, typer.Option(help="paper, or tuned: other networks and settings, at less cost.")] = "paper",
     examples: Annotated[int | None, typer.Option(min=1, help="The first N test examples (default: all).")] = None,
     protocol: Annotated[str, typer.Option(help="paper, or strict: the worst case over many more attacks.")] = "paper",
-    seed: Annotated[int, typer.Option(min=0, help="Of the trainings; each seed has runs of its own.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the training; each seed has its own runs.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Models at a time: several small ones fill a GPU better.")] = 1,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: runs/paper or runs/tuned.")] = None,
     device: Device = "auto",
@@ -61,14 +62,13 @@ def reproduce(
 ) -> None:
     """Reproduce a table or figure of the paper: train what is missing, evaluate, render. Start it again to continue."""
     from robattr.reporting.figures import write_figures
-    from robattr.reproduce.plan import results
-    from robattr.reproduce.targets import TARGETS, jobs
+    from robattr.reproduce import TARGETS, jobs, results
 
     folder = out or Path("runs") / recipes
     names = [name.strip() for name in datasets.split(",") if name.strip()]
     made = jobs(target, folder, datasets=names, kind=recipes, examples=examples, seed=seed, protocol=protocol)
     if dry_run:
-        _describe(made, device, together=workers)
+        _describe(made, device, workers=workers)
         return
     _execute(made, device=device, data_dir=data_dir, workers=workers)
     page = folder / "-".join([target, *([protocol] if protocol != "paper" else []), *([f"seed{seed}"] if seed else [])])
@@ -77,28 +77,22 @@ def reproduce(
 
 
 def _execute(jobs: list[Job], *, device: str, data_dir: Path | None, workers: int) -> None:
-    """The jobs one after the other, or several at a time; exits where a signal stopped them."""
-    from rich.console import Console
-
-    from robattr.reproduce import plan
-    from robattr.reproduce.workers import run_parallel
-
-    console = Console(stderr=True, highlight=False)
+    """Execute the jobs, `workers` at a time; exits if a signal stops them."""
+    from robattr.reproduce import execute, execute_parallel, tasks
 
     def say(text: str) -> None:
-        console.print(text, markup=False, style="bold")
+        typer.secho(text, bold=True, err=True)
 
-    planned = plan.steps(jobs)
-    if workers == 1 or all(step.done for step in planned):
-        stopped = plan.execute(planned, say=say, bar=_bar, device=device, data_dir=data_dir)
+    planned = tasks(jobs)
+    if workers == 1 or all(task.done for task in planned):
+        stopped = execute(planned, say=say, bar=_bar, device=device, data_dir=data_dir)
     else:
         try:
-            stopped = run_parallel(jobs, workers=workers, device=device, data_dir=data_dir)
-        except KeyboardInterrupt:
-            # The processes have stopped, too: each after a checkpoint, or, at a second interrupt, at once.
-            _stop("work side by side", signal.SIGINT)
+            stopped = execute_parallel(jobs, workers=workers, device=device, data_dir=data_dir)
+        except KeyboardInterrupt:  # the workers have stopped, too: after a checkpoint, or at a second interrupt at once
+            _stop("parallel jobs", signal.SIGINT)
     if stopped is not None:
-        _stop(stopped.step.title, stopped.signal)
+        _stop(stopped.task.title, stopped.signal)
 
 
 def _stop(during: str, number: int) -> NoReturn:
@@ -107,18 +101,17 @@ def _stop(during: str, number: int) -> NoReturn:
 
 
 def _show(jobs: list[Job], folder: Path, *, title: str) -> None:
-    """Write the page; print what was found, the table, and where the page is."""
+    """Write the page; print the findings, the table and the path of the page."""
     from rich.console import Console
 
     from robattr.reporting.findings import finding
     from robattr.reporting.html import write_page
-    from robattr.reporting.runs import measured
-    from robattr.reporting.tables import table
-    from robattr.reporting.terminal import rich_table
-    from robattr.reproduce.plan import results
+    from robattr.reporting.run_results import group_evaluations
+    from robattr.reporting.tables import rich_table, table
+    from robattr.reproduce import results
 
     runs = results(jobs)
-    groups = measured(runs)
+    groups = group_evaluations(runs)
     page = write_page(runs, folder / "report.html", title=title)
     console = Console(highlight=False)
     for found in map(finding, groups):
@@ -128,32 +121,35 @@ def _show(jobs: list[Job], folder: Path, *, title: str) -> None:
     console.print(f"\nopen {page}", markup=False, soft_wrap=True)
 
 
-def _describe(jobs: list[Job], device: str, *, together: int = 1) -> None:
-    """Print the plan with the time of each step, timed here with the threads it will have."""
+def _describe(jobs: list[Job], device: str, *, workers: int = 1) -> None:
+    """Print the tasks and their estimated times, with as many threads as they will have."""
     import torch
 
-    from robattr.reproduce.estimate import words
-    from robattr.reproduce.plan import steps
+    from robattr.reproduce import tasks
+    from robattr.reproduce.plan import duration
 
-    if together > 1:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // together))
+    if workers > 1:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
     total = 0.0
-    for step in steps(jobs):
-        seconds = step.seconds(device)
+    for task in tasks(jobs):
+        seconds = task.seconds(device)
         total += seconds
-        typer.echo(f"{step.title:60} {'done' if step.done else 'about ' + words(seconds)}")
-    typer.echo(f"{f'in all, on this machine, {together} at a time':60} about {words(total / together)}")
+        typer.echo(f"{task.title:60} {'done' if task.done else 'about ' + duration(seconds)}")
+    typer.echo(f"{f'total on this machine, {workers} at a time':60} about {duration(total / workers)}")
 
 
 @contextmanager
 def _bar(title: str) -> Iterator[Progress]:
-    """A bar on a terminal, plain lines elsewhere."""
+    """A progress bar on a terminal, plain lines elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from robattr.reproduce.execution import progress_lines
+
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda done, total: typer.echo(f"{title}: attacked {done} of {total}", err=True)
+        with progress_lines(title) as lines:
+            yield lines
         return
     parts = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*parts, console=console, transient=True) as bar:

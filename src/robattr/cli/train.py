@@ -41,7 +41,7 @@ def train(
     config: Config = None,
     out: Annotated[Path | None, typer.Option(help="The run directory (default: runs/DATASET/METHOD-seedN).")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out; begin it if there is none.")
+        bool, typer.Option("--resume", help="Continue the run in --out; start it if there is none.")
     ] = False,
     device: Device = "auto",
     seed: Seed = None,
@@ -52,7 +52,7 @@ def train(
         bool, typer.Option("--dry-run", help="Print the resolved configuration, and do nothing else.")
     ] = False,
 ) -> None:
-    """Train a model by a recipe; it may be stopped at any moment and continued with --resume.
+    """Train a model by a recipe. It can be stopped at any moment and continued with --resume.
 
     On several GPUs or machines: torchrun … -m robattr train DATASET/METHOD (see docs/scaling.md).
     """
@@ -64,59 +64,61 @@ def train(
         return
     words = [*(set_ or []), *_flags(seed=seed, precision=precision)]
     run = resolve(recipe, config=config, words=words, resumed=out if resume else None)
-    out = out or _place(run)
+    out = out or _default_out(run)
     if dry_run:
         _describe(run, out)
         return
 
-    from robattr.training.loop import train as begin
+    from robattr import training
 
-    run = _started(run, device=device, data_dir=data_dir, begun=resume and _has_begun(out))
-    outcome = begin(run, out, device=device, data_dir=data_dir, resume=resume)
-    _tell(run, outcome, continued=f"with --resume --out {outcome.path}")
+    run = train_warm_start(run, device=device, data_dir=data_dir, begun=resume and _has_checkpoints(out))
+    outcome = training.train(run, out, device=device, data_dir=data_dir, resume=resume)
+    _report(run, outcome, remedy=f"with --resume --out {outcome.path}")
 
 
-def _place(run: TrainConfig) -> Path:
+def _default_out(run: TrainConfig) -> Path:
     return Path("runs") / f"{run.recipe}-seed{run.seed}"
 
 
-def _has_begun(out: Path) -> bool:
+def _has_checkpoints(out: Path) -> bool:
     from robattr.training import checkpoint
     from robattr.training.run_directory import RunDirectory
 
     return bool(checkpoint.listed(RunDirectory(out).checkpoints))
 
 
-def _started(run: TrainConfig, *, device: str, data_dir: Path | None, begun: bool = False) -> TrainConfig:
-    """The run with weights to start from, where it names a recipe: that is trained, or continued, or was finished.
+def train_warm_start(run: TrainConfig, *, device: str, data_dir: Path | None, begun: bool = False) -> TrainConfig:
+    """The run with a directory of weights as warm start, if it names a recipe: trains that recipe first, once.
 
-    A run that has begun needs them no more. Several processes only look for them, for the leader alone need reach the
-    directory: they have to be trained before.
+    A run that has begun no longer needs those weights. Of several processes only the leader may reach the directory,
+    so they do not train: the recipe must have been trained before.
     """
     from robattr import recipes
-    from robattr.reproduce.job import Job
+    from robattr.reproduce import Job
+    from robattr.training.loop import train
 
     first = recipes.before(run)
     if first is None:
         return run
     held_out = first.recipe in recipes.names() and recipes.get(first.recipe).full and not first.full
-    place = _place(replace(first, recipe=f"{first.recipe}-held-out") if held_out else first)
-    job = Job(first, place, map="ig", examples=0)
-    if not begun and os.environ.get("WORLD_SIZE", "1") == "1" and not job.trained:
-        typer.echo(f"{run.recipe} starts from {first.recipe}, which is trained first: {job.path}", err=True)
-        _tell(first, job.train(device=device, data_dir=data_dir), continued="by the same command")
-    return replace(run, warm_start=job.path.as_posix())
+    path = _default_out(replace(first, recipe=f"{first.recipe}-held-out") if held_out else first)
+    alone = os.environ.get("WORLD_SIZE", "1") == "1"
+    if alone and not begun and not Job(first, path, map="ig", examples=0).trained:
+        typer.echo(f"{run.recipe} starts from {first.recipe}, which is trained first: {path}", err=True)
+        outcome = train(first, path, device=device, data_dir=data_dir, resume=True)
+        _report(first, outcome, remedy="by the same command")
+    return replace(run, warm_start=path.as_posix())
 
 
-def _tell(run: TrainConfig, outcome: Outcome, *, continued: str) -> None:
-    """What a training came to; exits where a signal stopped it."""
+def _report(run: TrainConfig, outcome: Outcome, *, remedy: str) -> None:
+    """Print how the training ended; exits if a signal stopped it."""
     leads = os.environ.get("RANK", "0") == "0"
     if not outcome.finished:
         number = outcome.stopped_by or signal.SIGTERM
         if leads:
             typer.echo(
                 f"stopped by {signal.Signals(number).name} after step {outcome.step} of {run.steps}, which is saved: "
-                f"continue {continued}",
+                f"continue {remedy}",
                 err=True,
             )
         raise typer.Exit(128 + number)
@@ -147,11 +149,11 @@ def sweep(
     data_dir: DataDir = None,
     precision: Precision = None,
 ) -> None:
-    """Train over a grid of settings and compare them on validation data, as the paper's table over m does.
+    """Train over a grid of settings and compare them on validation data, as the paper does for m.
 
-    Start the same command again to continue, and on more machines that share the folder to go faster.
+    Start the same command again to continue, or on more machines that share the folder to go faster.
     """
-    from robattr.recipes.selection import measure_on_validation
+    from robattr.runs import measure_on_validation
     from robattr.training.sweep import check_grid, parse_axes, table
     from robattr.training.sweep import sweep as begin
 
@@ -163,8 +165,8 @@ def sweep(
         check_grid(run, axes)
     out = out or Path("runs") / "sweeps" / run.recipe
 
-    def started(point: TrainConfig, path: Path) -> TrainConfig:
-        return _started(point, device=device, data_dir=data_dir, begun=_has_begun(path))
+    def prepare(point: TrainConfig, path: Path) -> TrainConfig:
+        return train_warm_start(point, device=device, data_dir=data_dir, begun=_has_checkpoints(path))
 
     measure = measure_on_validation(examples, device=device, data_dir=data_dir)
     found, stopped_by = begin(
@@ -172,7 +174,7 @@ def sweep(
         axes,
         out,
         measure=measure,
-        started=started,
+        prepare=prepare,
         by=f"{examples} examples",
         trials=trials,
         device=device,
@@ -185,10 +187,10 @@ def sweep(
 
 
 def resolve(recipe: str | None, *, config: Path | None, words: list[str], resumed: Path | None = None) -> TrainConfig:
-    """The run that a command means: the recipe, changed by the file, changed by the words.
+    """The configuration of a command: the recipe, changed by the file, changed by the words.
 
-    Without a recipe the file names it (`recipe = "mnist/ig-norm"`), or says itself at least the dataset and the method;
-    a resumed run has such a file.
+    Without a recipe, the file must name one (`recipe = "mnist/ig-norm"`), or set at least the dataset and the method.
+    A resumed run has such a file.
     """
     from robattr import recipes
     from robattr.training import settings
@@ -201,7 +203,7 @@ def resolve(recipe: str | None, *, config: Path | None, words: list[str], resume
         file = settings.read_file(resumed / "config.json")
     named = file.pop("recipe", None)
     name = str(recipe or named or "")
-    whole = recipe is None and {"dataset", "method"} <= file.keys()  # a configuration that needs no recipe beneath it
+    whole = recipe is None and {"dataset", "method"} <= file.keys()  # needs no recipe
     if name in recipes.names():
         base = recipes.get(name)
     elif whole:
@@ -209,12 +211,12 @@ def resolve(recipe: str | None, *, config: Path | None, words: list[str], resume
     elif name:
         raise InvalidInput(f"unknown recipe {name!r}; {nearest(name, recipes.names())}")
     else:
-        raise InvalidInput("say what to train, for example: robattr train fashion-mini/ig-norm (robattr train --list)")
+        raise InvalidInput("no recipe given: try robattr train fashion-mini/ig-norm (robattr train --list shows all)")
     return settings.change_by_words(settings.change(base, file), words)
 
 
 def _flags(*, seed: int | None, precision: str | None) -> list[str]:
-    """The two keys that have flags of their own, as words."""
+    """The keys with their own flags, as words."""
     given = {"seed": seed, "precision": precision}
     return [f"{key}={value}" for key, value in given.items() if value is not None]
 

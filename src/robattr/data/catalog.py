@@ -1,36 +1,36 @@
-"""The datasets by name, and where they lie."""
+"""The datasets by name: where their files are, loading, and checking them."""
 
 from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-from robattr.data.dataset import Dataset
-from robattr.data.dataset_info import DatasetInfo
+from robattr.data.dataset import SPLITS, Dataset, DatasetInfo
 from robattr.data.fashion_mini import FASHION_MINI
 from robattr.data.flower import FLOWER
 from robattr.data.gtsrb import GTSRB
 from robattr.data.mnist import FASHION_MNIST, MNIST
-from robattr.errors import InvalidInput, nearest
+from robattr.errors import DataError, InvalidInput, nearest
 
-CARDS = {info.name: info for info in (MNIST, FASHION_MNIST, GTSRB, FLOWER, FASHION_MINI)}
+DATASETS = {info.name: info for info in (MNIST, FASHION_MNIST, GTSRB, FLOWER, FASHION_MINI)}
 
 
 def names() -> tuple[str, ...]:
     """The names `load` knows."""
-    return tuple(CARDS)
+    return tuple(DATASETS)
 
 
 def info(name: str) -> DatasetInfo:
-    """The card of a dataset."""
-    if name not in CARDS:
-        raise InvalidInput(f"no dataset is called {name!r}: {nearest(name, CARDS)}")
-    return CARDS[name]
+    """What is known about a dataset."""
+    if name not in DATASETS:
+        raise InvalidInput(f"unknown dataset {name!r}: {nearest(name, DATASETS)}")
+    return DATASETS[name]
 
 
 def root(data_dir: str | Path | None = None) -> Path:
-    """The folder that holds a folder for each dataset: `data_dir`, else $ROBATTR_DATA, else the user's cache."""
+    """The parent of all dataset folders: `data_dir`, else $ROBATTR_DATA, else the user's cache."""
     chosen = data_dir or os.environ.get("ROBATTR_DATA")
     return Path(chosen).expanduser() if chosen else _user_cache() / "robattr" / "data"
 
@@ -49,5 +49,43 @@ def load(name: str, root: str | Path | None = None) -> Dataset:
 
 
 def folder(name: str, data_dir: str | Path | None = None) -> Path:
-    """Where the files of a dataset belong."""
+    """The folder of a dataset's files."""
     return root(data_dir) / info(name).name
+
+
+@dataclass(frozen=True)
+class DataStatus:
+    """One dataset on disk. state: "embedded", "present", "missing", "verified" or "damaged"; problem: the reason."""
+
+    name: str
+    where: Path | None
+    state: str
+    problem: str = ""
+
+
+def status(name: str, root: str | Path | None = None) -> DataStatus:
+    """Whether the files of a dataset exist; none is read."""
+    chosen = info(name)
+    where = folder(name, root)
+    if not chosen.remotes:
+        return DataStatus(name, None, "embedded")
+    downloads = [remote.file for remote in chosen.remotes]
+    there = all((where / f).exists() or (where / f.removesuffix(".gz")).exists() for f in downloads)
+    there = there or (bool(chosen.prepared) and all((where / f).exists() for f in chosen.prepared))
+    return DataStatus(name, where, "present" if there else "missing")
+
+
+def verify(name: str, root: str | Path | None = None) -> DataStatus:
+    """Load a dataset, which checks every file, and compare the sizes of its splits."""
+    seen = status(name, root)
+    if seen.state == "missing":
+        return seen
+    chosen = info(name)
+    try:
+        dataset = chosen.read(folder(name, root))
+        sizes = tuple(len(dataset.split(split)) for split in SPLITS)
+        if sizes != chosen.sizes:
+            raise DataError(f"{name}: expected splits of {chosen.sizes}, got {sizes}")
+    except DataError as error:
+        return DataStatus(name, seen.where, "damaged", str(error))
+    return DataStatus(name, seen.where, "verified")

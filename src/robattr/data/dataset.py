@@ -1,4 +1,4 @@
-"""Split and Dataset: images as stored, labels, and the map from stored images to what a model sees.
+"""Split, Dataset and DatasetInfo: stored images, labels, the map to what a model sees, and where the files come from.
 
 Shapes: N examples, C channels, H × W pixels. Stored images are uint8 (a quarter of the memory, and exact);
 float32 images, which only a user's own data have, are taken to lie in `bounds` already.
@@ -6,13 +6,15 @@ float32 images, which only a user's own data have, are taken to lie in `bounds` 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from robattr.data.equalisation import equalise
-from robattr.errors import InvalidInput, nearest
+from robattr.data.images import equalise
+from robattr.errors import DataError, InvalidInput, nearest
 
 SPLITS = ("train", "validation", "test")
 
@@ -62,12 +64,12 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Three splits and how their images are shown to a model.
+    """Three splits, and how a model sees their images.
 
     bounds: the range of the pixels a model sees, and so of ε, step sizes and the reference image.
     equalised: whether `pixels` equalises each channel's histogram first (GTSRB).
     per_class: > 0 when training is balanced to that many examples a class by augmented copies (GTSRB, Flower).
-    skipped: the files a folder held that are no readable images.
+    skipped: the files of a folder that could not be read as images.
     """
 
     name: str
@@ -133,7 +135,40 @@ class Dataset:
         train = Split(*(torch.cat([getattr(p, f) for p in parts]) for f in ("images", "labels", "ids")))
         return replace(self, train=train, validation=self.validation.first(0))
 
-    def to(self, device: torch.device | str) -> Dataset:
-        """The same dataset with every split on `device`."""
-        splits = {name: self.split(name).to(device) for name in SPLITS}
-        return replace(self, train=splits["train"], validation=splits["validation"], test=splits["test"])
+
+@dataclass(frozen=True)
+class Remote:
+    """A file to download: its name, its mirrors in the order to try, what identifies it, and a check of that."""
+
+    file: str
+    urls: tuple[str, ...]
+    identity: str
+    check: Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What is known about a dataset by name.
+
+    sizes: examples in (train, validation, test).  shape: (C, H, W).  megabytes: of the download.
+    remotes: its files; none for an embedded dataset.  prepared: files that replace the downloads.
+    read: loads the dataset from its folder.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    sizes: tuple[int, int, int]
+    shape: tuple[int, int, int]
+    megabytes: float
+    licence: str
+    citation: str
+    remotes: tuple[Remote, ...]
+    read: Callable[[Path], Dataset]
+    prepared: tuple[str, ...] = ()
+
+    def missing(self, folder: Path, files: Sequence[str]) -> DataError:
+        """The error for missing files: which, where, and how to get them."""
+        return DataError(
+            f"{self.name}: no {' or '.join(files)} in {folder}: run `robattr data fetch {self.name}`, put the file "
+            "there by hand, or name another place with --data-dir or ROBATTR_DATA"
+        )

@@ -1,4 +1,4 @@
-"""Fetching: several mirrors in order, resumed where the server allows it, checked before it appears under its name."""
+"""Download datasets: several mirrors in order, resumed where the server allows it, checked before use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from robattr._extras import need
 from robattr.data.catalog import folder, info
-from robattr.data.dataset_info import DatasetInfo, Remote
+from robattr.data.dataset import DatasetInfo, Remote
 from robattr.errors import DataError
 
 TIMEOUT = (10, 30)  # seconds to connect, and between two pieces
@@ -18,7 +18,7 @@ PIECE = 1 << 18
 
 
 def fetch(name: str, root: str | Path | None = None, *, progress: bool = True) -> list[Path]:
-    """Download what a dataset lacks in `root` and return its files; present files are checked, not fetched again."""
+    """Download the missing files of a dataset to `root` and return all its files; existing files are checked."""
     chosen = info(name)
     target = folder(name, root)
     prepared = [target / file for file in chosen.prepared]
@@ -28,7 +28,7 @@ def fetch(name: str, root: str | Path | None = None, *, progress: bool = True) -
 
 
 def fetch_file(remote: Remote, path: Path, *, of: DatasetInfo, progress: bool) -> Path:
-    """Get one file from the first mirror that gives it whole and right."""
+    """Get one file from the first mirror that has it complete and unchanged."""
     for present in (path, path.with_name(path.name.removesuffix(".gz"))):  # as it is offered, or unpacked by the user
         if present.exists():
             remote.check(present)
@@ -54,12 +54,9 @@ def fetch_file(remote: Remote, path: Path, *, of: DatasetInfo, progress: bool) -
 
 
 def _retrieve(url: str, path: Path, remote: Remote, *, progress: bool) -> None:
-    """One mirror: pooch moves the download to `path` in one stroke, after it was checked."""
-    pooch = need("pooch", extra="data")
-    pooch.get_logger().setLevel("WARNING")
+    """Get the file from one mirror; it appears at `path` once it is complete and checked."""
     part = path.with_name(f"partial-{path.name}")
-
-    def downloader(url: str, output_file: str, _: Any) -> None:
+    try:
         resumed = _download(url, part, progress=progress)
         try:
             remote.check(part)
@@ -67,19 +64,16 @@ def _retrieve(url: str, path: Path, remote: Remote, *, progress: bool) -> None:
             part.unlink()
             if not resumed:
                 raise
-            downloader(url, output_file, _)  # its first piece was damaged or another file's: once more, from the start
+            _retrieve(url, path, remote, progress=progress)  # the first part was damaged or of another file
         else:
-            part.replace(output_file)
-
-    try:
-        pooch.retrieve(url, known_hash=None, fname=path.name, path=path.parent, downloader=downloader)
+            part.replace(path)
     finally:
         if part.exists() and not part.stat().st_size:
             part.unlink()
 
 
 def _download(url: str, part: Path, *, progress: bool) -> bool:
-    """Bring `part` to its full length, from where it stands if the server can; whether it was resumed."""
+    """Complete `part`, from its present length if the server can resume; whether it was resumed."""
     requests = need("requests", extra="data")
     with part.open("ab") as file, _alone(file, part):
         done = file.tell()
@@ -112,7 +106,7 @@ def _bar(name: str, *, done: int, total: int | None, shown: bool) -> Any:
 
 @contextmanager
 def _alone(file: BinaryIO, part: Path) -> Iterator[None]:
-    """Hold the partial file for this process: two downloads into it at once would mix."""
+    """Lock the partial file: two downloads into it at once would mix."""
     if sys.platform == "win32":
         yield
         return
@@ -122,7 +116,7 @@ def _alone(file: BinaryIO, part: Path) -> Iterator[None]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as cause:
         raise DataError(f"another process is writing {part}: wait for it") from cause
-    yield  # closing the file lets go
+    yield  # closing the file releases the lock
 
 
 def _first_line(error: Exception) -> str:

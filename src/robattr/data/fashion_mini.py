@@ -16,40 +16,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robattr.data.dataset import SPLITS, Dataset, Split
-from robattr.data.dataset_info import DatasetInfo
+from robattr.data.dataset import SPLITS, Dataset, DatasetInfo, Split
 from robattr.data.files import Arrays, sha256
 from robattr.data.mnist import CLOTHES
 from robattr.errors import DataError
 
-EACH = {"train": 500, "validation": 50, "test": 100}  # images of each class
 FILE = "fashion-mini.npz.xz"
 CONTENT = "c4638a8cd37fdc24056e1e643654ea3395784b5b6834af888487c3e11db1683f"  # SHA-256 of the unpacked .npz
 LIMIT = 1 << 24
 
 
-def pack(fashion: Dataset) -> bytes:
-    """The embedded file, unpacked, made from the whole of Fashion-MNIST: an .npz of images, labels and ids by split."""
-    arrays: Arrays = {}
-    for name, each in EACH.items():
-        split = fashion.split(name)
-        labels = split.labels.numpy()
-        chosen = np.sort(np.concatenate([np.flatnonzero(labels == c)[:each] for c in range(len(CLOTHES))]))
-        arrays[f"{name}_images"] = split.images.numpy()[chosen, 0]
-        arrays[f"{name}_labels"] = labels[chosen].astype(np.uint8)
-        arrays[f"{name}_ids"] = split.ids.numpy()[chosen].astype("<u2")
-    stream = io.BytesIO()
-    np.savez(stream, **arrays)  # type: ignore[arg-type]  # mypy cannot tell the arrays from savez's own keyword
-    return stream.getvalue()
-
-
-def build(fashion: Dataset, target: Path) -> None:
-    """Write the embedded file: `build(data.load("fashion-mnist"), Path("src/robattr/data/embedded", FILE))`."""
-    target.write_bytes(lzma.compress(pack(fashion), preset=9 | lzma.PRESET_EXTREME))
-
-
 def read(folder: Path) -> Dataset:
-    """The embedded dataset; `folder` is where other datasets lie and is not looked at."""
+    """The embedded dataset; `folder` is ignored."""
     del folder
     arrays = _unpack(files("robattr.data").joinpath(f"embedded/{FILE}").read_bytes())
 
@@ -77,7 +55,6 @@ def _unpack(packed: bytes) -> Arrays:
 
 FASHION_MINI = DatasetInfo(
     name="fashion-mini",
-    title="Fashion-MNIST subset, 28×28 grey, embedded",
     classes=CLOTHES,
     sizes=(5_000, 500, 1_000),
     shape=(1, 28, 28),

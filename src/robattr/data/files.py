@@ -1,13 +1,12 @@
-"""Files that are not trusted: digests, archives read without extracting, prepared arrays, and an atomic cache."""
+"""Untrusted files: digests, archives read without extracting, prepared arrays, and a cache."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import lzma
-import os
 import stat
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robattr.errors import DataError
+from robattr.engine.files import write_atomically
+from robattr.errors import CheckpointError, DataError
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -145,35 +145,22 @@ def _stored_arrays(path: Path) -> Arrays:
             return {name: stored[name] for name in stored.files}
 
 
-def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write an uncompressed .npz atomically: it is there whole, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            # mypy cannot tell the arrays from savez's own keyword.
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)  # a data folder is often shared; mkstemp's files are private
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def cached(path: Path, *, source: str, build: Callable[[], Arrays]) -> Arrays:
     """`build()`, kept at `path` for the next time.
 
-    The file carries `source`, which names what it was made of, and the digest of its arrays: stale or damaged,
-    it is made anew. A folder that cannot be written to is no error, only slower.
+    The file has `source`, which identifies what it was made from, and the digest of its arrays: a stale or damaged file
+    is made anew. If the folder cannot be written to, nothing is kept.
     """
     kept = _read_cache(path, source)
     if kept is not None:
         return kept
     arrays = build()
-    with suppress(OSError):
-        write_npz(path, {**arrays, "source": np.array(source), "digest": np.array(_digest(arrays))})
+    stream = io.BytesIO()
+    # mypy takes the arrays for savez's own keyword.
+    np.savez(stream, **arrays, source=np.array(source), digest=np.array(_digest(arrays)))  # type: ignore[arg-type]
+    with suppress(OSError, CheckpointError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, stream.getvalue())
     return arrays
 
 

@@ -25,8 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from robattr._extras import need
-from robattr.data.dataset import Dataset, Split
-from robattr.data.dataset_info import DatasetInfo, Remote
+from robattr.data.dataset import Dataset, DatasetInfo, Remote, Split
 from robattr.data.files import Arrays, cached, members, sha256
 from robattr.errors import DataError
 
@@ -132,7 +131,6 @@ def _check(path: Path) -> None:
 
 FLOWER = DatasetInfo(
     name="flower",
-    title="Oxford 17 Flowers, 128×128 RGB",
     classes=CLASSES,
     sizes=(1_088, 136, 136),
     shape=(3, SIZE, SIZE),

@@ -21,10 +21,9 @@ import torch
 from numpy.typing import NDArray
 
 from robattr._extras import need
-from robattr.data.dataset import Dataset, Split
-from robattr.data.dataset_info import DatasetInfo, Remote
+from robattr.data.dataset import Dataset, DatasetInfo, Remote, Split
 from robattr.data.files import Arrays, cached, members, read_npz, sha256, sha256_file
-from robattr.data.resize import resize_bilinear
+from robattr.data.images import resize_bilinear
 from robattr.errors import DataError
 
 SIZE = 32
@@ -251,7 +250,6 @@ def _remote(file: str, count: int, suffix: str) -> Remote:
 
 GTSRB = DatasetInfo(
     name="gtsrb",
-    title="German traffic signs, 32×32 RGB",
     classes=CLASSES,
     sizes=(34_799, 4_410, 12_630),
     shape=(3, SIZE, SIZE),

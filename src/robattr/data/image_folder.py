@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from robattr._extras import need
-from robattr.data.catalog import CARDS
+from robattr.data.catalog import DATASETS
 from robattr.data.dataset import Dataset, Split
 from robattr.data.tensors import partition
 from robattr.errors import DataError, InvalidInput
@@ -86,7 +86,7 @@ def from_folder(
 
 def name_of(folder: Path) -> str:
     """What the dataset of a folder is called: one that is called mnist is not MNIST."""
-    return f"folder {folder.name}" if folder.name in CARDS else folder.name
+    return f"folder {folder.name}" if folder.name in DATASETS else folder.name
 
 
 def _split_folders(top: Path) -> dict[str, Path]:

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robattr.data.dataset import Dataset, Split
-from robattr.data.dataset_info import DatasetInfo, Remote
+from robattr.data.dataset import Dataset, DatasetInfo, Remote, Split
 from robattr.data.files import sha256
 from robattr.errors import DataError
 
@@ -150,7 +149,6 @@ def _dims(name: str) -> int:
 
 MNIST: DatasetInfo = DatasetInfo(
     name="mnist",
-    title="MNIST handwritten digits, 28×28 grey",
     classes=DIGITS,
     sizes=(55_000, 5_000, 10_000),
     shape=(1, 28, 28),
@@ -170,7 +168,6 @@ MNIST: DatasetInfo = DatasetInfo(
 
 FASHION_MNIST: DatasetInfo = DatasetInfo(
     name="fashion-mnist",
-    title="Fashion-MNIST, 28×28 grey",
     classes=CLOTHES,
     sizes=(55_000, 5_000, 10_000),
     shape=(1, 28, 28),

@@ -1,8 +1,7 @@
-"""Is the measurement to be trusted? What each evaluation says about itself.
+"""Diagnostics of an evaluation: signs of gradient masking, convergence, and scores against ε and iterations.
 
-An attack that fails because the gradient is hidden looks like robustness. It betrays itself: its direction
-vanishes, random noise or a search without gradients does more harm, and it still fails when the radius covers
-the whole pixel range.
+An attack that fails because gradients are masked looks like robustness. Signs of it: the gradient vanishes, random
+noise or a gradient-free search does more harm, and the attack fails even when ε covers the whole pixel range.
 """
 
 from __future__ import annotations
@@ -22,16 +21,17 @@ from robattr.engine.batch_size import rows_that_fit
 from robattr.formula.network import bind, gradient, second_order
 from robattr.formula.scalars import cross_entropy, logit, margin
 
-CURVE = 20  # points of the score against iterations
-RADII = (0.5, 1.0, 2.0, 4.0, 8.0)  # of the score against ε, in units of the protocol's
-SATURATED = 0.01  # a gain of the attack that no longer counts
+CURVE = 20  # points of the curve over iterations
+RADII = (0.5, 1.0, 2.0, 4.0, 8.0)  # of the curve over ε, in units of the protocol's ε
+SATURATED = 0.01  # a change of the score that no longer counts
+QUERIES = 200  # of the gradient-free search
 
 
 def completeness_gap(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """|Σ_i A_i(x) − (logit_y(x) − logit_y(0))| / |logit_y(x) − logit_y(0)|, (B,).
 
-    For most nets the error of the quadrature. A net that standardises its input is constant along the ray and
-    jumps at black: its attribution sums to 0, and the gap is 1 whatever N.
+    For most nets this is the error of the quadrature. A net that standardises its input is constant along the ray and
+    jumps at black: its attribution sums to 0, and the gap is 1 for every N.
     """
     with second_order(model), torch.no_grad():
         net = bind(model).detach()
@@ -43,23 +43,23 @@ def completeness_gap(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor
 
 
 def vanishing(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """(B,) bool: is the gradient of the loss, which the prediction attack follows, exactly zero at x?"""
+    """(B,) bool: whether the gradient of the loss, which the prediction attack uses, is exactly zero at x."""
     with second_order(model), torch.no_grad():
         net = bind(model).detach()
         return (gradient(lambda z: cross_entropy(net, z, y), x) == 0).flatten(1).all(dim=1)
 
 
 def curve_points(steps: int) -> list[int]:
-    """The iterations, from 1, at which the score against iterations is written down."""
+    """The iterations, counted from 1, of the curve over iterations."""
     return sorted({round(1 + (steps - 1) * i / (CURVE - 1)) for i in range(CURVE)})
 
 
 def score_against_eps(attack: IFIA, x: Tensor, y: Tensor, *, ids: Sequence[int]) -> dict[str, list[float]]:
-    """Mean scores at growing radii, up to where a larger one no longer lowers them or covers the pixel range.
+    """Mean scores at increasing radii, until they no longer decrease or the ball covers the pixel range.
 
-    One run from a random point of each ball: from x itself a black pixel would not move, for |x_i·g_i| has no slope
-    there. The step grows with the radius. A larger ball contains the smaller ones, so an example keeps its lowest score
-    so far.
+    One restart from a random point of each ball: from x itself black pixels would not move, because the gradient of
+    |x_i·g_i| is zero at x_i = 0. The step scales with the radius. A larger ball contains the smaller ones, so each
+    example keeps its lowest score so far.
     """
     low, high = attack.bounds
     curve: dict[str, list[float]] = {"eps": [0.0], **{name: [1.0] for name in attack.measures}}
@@ -86,26 +86,26 @@ def random_search(
     eps: float,
     bounds: tuple[float, float],
     ids: Sequence[int],
-    queries: int = 200,
+    queries: int,
 ) -> Tensor:
-    """Adversarial points found without any gradient (after Andriushchenko et al. 2020, Square Attack).
+    """Adversarial points found without gradients (after Andriushchenko et al. 2020, Square Attack).
 
-    Each query sets one random window (of a flat input: a random subset) to x ± ε and keeps it if the margin
-    grew.
+    Each query sets one random window (of a flat input: a random subset) to x ± ε and keeps the change if the margin
+    increases.
     """
-    rand = per_example_rng.source([(i,) for i in ids], 7)
-    wide = (-1, *(1,) * (x.dim() - 1))
+    rand = per_example_rng.rand_like([(i,) for i in ids], 7)
+    images, wide = x.dim() == 4, (-1, *(1,) * (x.dim() - 1))
     with second_order(model), torch.no_grad():
-        best = (x + eps * (rand(x[:, :, :1]) - 0.5).sign() if x.dim() == 4 else x).clamp(*bounds)
-        height = margin(model, best, y)
+        best = (x + eps * (rand(x[:, :, :1]) - 0.5).sign() if images else x).clamp(*bounds)
+        highest = margin(model, best, y)
         for query in range(queries):
             share = 0.5 * (1 - query / queries) ** 2 + 0.01
-            step = eps * (rand(x.flatten(2)[:, :, :1] if x.dim() == 4 else x) - 0.5).sign()
-            window = _window(x, rand(x.flatten(1)[:, :2]), share) if x.dim() == 4 else rand(x) < share
-            trial = torch.where(window, x + step.view(*step.shape, *(1,) * (x.dim() - step.dim())), best).clamp(*bounds)
+            signs = (rand(x[:, :, :1, :1] if images else x) - 0.5).sign()
+            window = _window(x, rand(x.flatten(1)[:, :2]), share) if images else rand(x) < share
+            trial = torch.where(window, x + eps * signs, best).clamp(*bounds)
             now = margin(model, trial, y)
-            best = torch.where((now > height).view(wide), trial, best)
-            height = torch.maximum(now, height)
+            best = torch.where((now > highest).view(wide), trial, best)
+            highest = torch.maximum(now, highest)
     return best
 
 
@@ -124,10 +124,10 @@ def _window(x: Tensor, at: Tensor, share: float) -> Tensor:
 
 
 def accuracies(attack: PGDAttack, x: Tensor, y: Tensor, *, ids: Sequence[int]) -> dict[str, float]:
-    """Accuracy on the same correctly classified examples under four attacks; hidden gradients set them apart.
+    """Accuracy on the same correctly classified examples under four attacks; masked gradients make them differ.
 
-    pgd: the protocol's;  margin: the same on the margin, which does not saturate;  search: without gradients;
-    unbounded: the protocol's with a radius that covers the pixel range, which nothing withstands.
+    pgd: the protocol's;  margin: the same on the margin, which does not saturate;  search: gradient-free;
+    unbounded: the protocol's with a radius that covers the pixel range, which no model withstands.
     """
     low, high = attack.bounds
     whole = high - low
@@ -135,7 +135,7 @@ def accuracies(attack: PGDAttack, x: Tensor, y: Tensor, *, ids: Sequence[int]) -
     points = {
         "pgd": attack(x, y, ids=ids),
         "margin": replace(attack, loss=margin)(x, y, ids=ids),
-        "search": random_search(attack.model, x, y, eps=attack.eps, bounds=attack.bounds, ids=ids),
+        "search": random_search(attack.model, x, y, eps=attack.eps, bounds=attack.bounds, ids=ids, queries=QUERIES),
         "unbounded": replace(attack, eps=whole, alpha=whole / 10, steps=steps)(x, y, ids=ids),
     }
     with second_order(attack.model), torch.no_grad():
@@ -143,7 +143,7 @@ def accuracies(attack: PGDAttack, x: Tensor, y: Tensor, *, ids: Sequence[int]) -
 
 
 def alarms(summary: dict[str, Any]) -> list[str]:
-    """What a reader must know before believing the numbers, each in one sentence."""
+    """Warnings that a reader needs before trusting the scores, one sentence each."""
     found, under = summary["diagnostics"], summary["diagnostics"]["accuracy_under"]
     score, control = (summary["columns"][name]["value"] for name in ("kendall", "noise_kendall"))
     said = []

@@ -1,4 +1,4 @@
-"""One block of examples under one protocol: attack them, and write down one record for each."""
+"""Attack one batch of examples under a protocol, and make one record per example."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from robattr.attacks.maps import AttributionMap, orderable, saliency
 from robattr.evaluation.diagnostics import completeness_gap, curve_points, vanishing
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.protocol_attacks import attribution_attacks, measures, noise_control, prediction_attacks
-from robattr.evaluation.resume_checks import answers, centres
+from robattr.evaluation.resume_checks import label_probability, mass_centres
 from robattr.formula.network import second_order
 from robattr.metrics import kendall, tie_ceiling, topk_intersection
 
@@ -35,13 +35,13 @@ def evaluate_batch(
     source: nn.Module | None = None,
     batch: int | None = None,
 ) -> list[Record]:
-    """The records of a block of examples. Their content depends on the block and the protocol alone.
+    """One record per example; they depend on the examples of the batch and the protocol alone.
 
-    With a `source` the attacks follow that net's gradients (a transfer attack). With `batch`, at least the size of the
-    block, the attribution attack is compiled.
+    With a `source` the attacks use that net's gradients (a transfer attack). With `batch`, at least the number of
+    examples, the attribution attack is compiled for that size.
     """
     with second_order(model), torch.no_grad():
-        sure, predicted = answers(model, x, y)
+        probability, predicted = label_probability(model, x, y)
         withstood = torch.ones_like(predicted, dtype=torch.bool)
         for attack in prediction_attacks(protocol, source or model):
             withstood &= model(attack(x, y, ids=ids)).argmax(dim=1) == y
@@ -51,7 +51,7 @@ def evaluate_batch(
             "label": int(y[b]),
             "predicted": int(predicted[b]),
             "correct": bool(predicted[b] == y[b]),
-            "confidence": round(float(sure[b]), 4),
+            "confidence": round(float(probability[b]), 4),
             "adv_correct": bool(withstood[b]),
             "protocol": protocol.name,
             "map": map.name,
@@ -66,8 +66,8 @@ def evaluate_batch(
     ]
     right = (predicted == y).nonzero()[:, 0]
     if len(right):
-        for b, lost in zip(right.tolist(), vanishing(model, x[right], y[right]).tolist(), strict=True):
-            records[b]["diagnostics"]["vanishing_loss"] = lost
+        for b, zero in zip(right.tolist(), vanishing(model, x[right], y[right]).tolist(), strict=True):
+            records[b]["diagnostics"]["vanishing_loss"] = zero
         clean = saliency(map, model, x[right], y[right])
         usable = orderable(clean)
         for b, ok in zip(right.tolist(), usable.tolist(), strict=True):
@@ -75,7 +75,7 @@ def evaluate_batch(
                 records[b]["excluded"] = "the clean map is constant or not finite: it has no order to keep"
         right, clean = right[usable], clean[usable]
     if len(right):
-        for b, at in zip(right.tolist(), centres(map, model, x[right], y[right], clean=clean), strict=True):
+        for b, at in zip(right.tolist(), mass_centres(map, model, x[right], y[right], clean=clean), strict=True):
             records[b]["centre"] = at
         names = [int(ids[b]) for b in right.tolist()]
         attacks = attribution_attacks(protocol, model, map, images=x.dim() == 4, source=source, batch=batch)
@@ -88,19 +88,19 @@ def evaluate_batch(
 def attribution_scores(
     attacks: Sequence[IFIA], x: Tensor, y: Tensor, clean: Tensor, *, ids: Sequence[int], protocol: Protocol
 ) -> list[Record]:
-    """The attribution part of the records of correctly classified examples with maps `clean`."""
+    """The attribution scores of correctly classified examples whose clean maps are `clean`."""
     images, model, map = x.dim() == 4, attacks[0].model, attacks[0].map
     each = [attack(x, y, ids=ids) for attack in attacks]
-    chosen = torch.stack([found.score for found in each]).argmin(dim=0)  # the first of equals: the paper's own
+    chosen = torch.stack([found.score for found in each]).argmin(dim=0)  # the paper's attack among equals
     kept = reduce(torch.logical_or, (found.kept for found in each))
     scores = {name: m(clean, each[0].map) for name, m in measures(protocol, images=images).items()}
     if protocol.strict:
         scores = {name: reduce(torch.minimum, (f.worst[name] for f in each), s) for name, s in scores.items()}
     if images:
-        scores["mass_center"] = (-scores["mass_center"]).clamp_min(0)  # 0, not the failure value 1, where nothing moved
-    seen = torch.stack([found.map for found in each])[chosen, torch.arange(len(x), device=x.device)]
-    scores.update(_foreground(x, clean, seen, protocol.eval_k))
-    if protocol.strict:  # a failure has no score; in the paper's protocol it has 1
+        scores["mass_center"] = (-scores["mass_center"]).clamp_min(0)  # 0, not the score 1 of a failed attack
+    perturbed = torch.stack([found.map for found in each])[chosen, torch.arange(len(x), device=x.device)]
+    scores.update(_foreground(x, clean, perturbed, protocol.eval_k))
+    if protocol.strict:  # a failed attack has no score; under `paper` it has score 1
         scores = {name: values.masked_fill(~kept, nan) for name, values in scores.items()}
     control = noise_control(protocol, model, map)(x, y, ids=ids)
     scores |= {f"noise_{name}": values.masked_fill(~control.kept, nan) for name, values in control.worst.items()}
@@ -128,7 +128,7 @@ def _diagnostics(model: nn.Module, x: Tensor, y: Tensor, map: AttributionMap, ea
     return [
         {
             "completeness_gap": _number(gap[b]),
-            "vanishing_map": float(each[0].still[b]),
+            "vanishing_map": float(each[0].vanished[b]),
             "flips": float(each[0].flips[b]),
             "curves": {name: [round(v, 4) for v in values[b].tolist()] for name, values in curves.items()},
         }
@@ -136,22 +136,22 @@ def _diagnostics(model: nn.Module, x: Tensor, y: Tensor, map: AttributionMap, ea
     ]
 
 
-def _foreground(x: Tensor, clean: Tensor, seen: Tensor, k: int) -> dict[str, Tensor]:
-    """Scores of the kept maps `seen` on the non-black pixels of x alone, with k at most half of them.
+def _foreground(x: Tensor, clean: Tensor, perturbed: Tensor, k: int) -> dict[str, Tensor]:
+    """Scores of the perturbed maps on the non-black pixels of x, with k at most half of them.
 
-    IG from black is exactly 0 on black pixels: one tie of most of an MNIST image, which caps τ-b below 1 even
-    for a map that keeps its order (`tie_ceiling`).
+    IG from black is exactly 0 on black pixels. These ties, most pixels of an MNIST image, keep τ-b below 1 even for a
+    map with the same order (`tie_ceiling`).
     """
     mask = (x != 0).any(dim=1) if x.dim() == 4 else x != 0
-    if mask.dim() > clean.dim():  # one value per token, say, of embeddings (B, tokens, width)
+    if mask.dim() > clean.dim():  # for example one value per token of embeddings (B, tokens, width)
         mask = mask.flatten(clean.dim()).any(dim=-1)
     size = mask.flatten(1).sum(dim=1)
     some = size >= 2
     half = (size // 2).clamp(1, k)
     full = torch.where(some.view(-1, *(1,) * (mask.dim() - 1)), mask, True)
     return {
-        "foreground_kendall": kendall(clean, seen, mask=full).masked_fill(~some, nan),
-        "foreground_topk": topk_intersection(clean, seen, half, mask=full).masked_fill(~some, nan),
+        "foreground_kendall": kendall(clean, perturbed, mask=full).masked_fill(~some, nan),
+        "foreground_topk": topk_intersection(clean, perturbed, half, mask=full).masked_fill(~some, nan),
     }
 
 

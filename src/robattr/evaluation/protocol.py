@@ -1,8 +1,7 @@
-"""Protocols: every setting of an evaluation as one frozen value.
+"""Protocols: all settings of an evaluation as one frozen value.
 
-`paper` is the reference's evaluation to the letter, so that numbers compare with the published ones. `strict`
-is what it would take to trust them: every `paper` candidate and many more, the worst for each score of each
-example.
+`paper` follows the reference's evaluation exactly, so that scores compare with published ones. `strict` attacks with
+everything of `paper` and more, and takes the worst case of each score and example.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ class Protocol:
     eps, alpha, steps, k  the attribution attack: radius, step, iterations P, size of the top-k mask it attacks
     eval_k                k of the reported top-k intersection
     N                     points of the IG map
-    repeats               runs of the attack, of which the lowest Kendall counts: the first from x, the others one
-                          random step away
+    repeats               restarts of the attack, the lowest Kendall counts: the first from x, the others one random
+                          step away
     pgd_alpha, pgd_steps  the prediction attack behind Adv Acc
     sweep                 strict only: (softplus β, random restarts) of the adaptive attack; inf is the true net
-    relative              strict only: whether β is in units of the activations' own size
-    keep                  strict only: weight of the term that keeps the label
+    relative              strict only: whether β is relative to the size of the activations
+    keep                  strict only: weight of the term that keeps the prediction
     """
 
     name: str
@@ -51,11 +50,11 @@ class Protocol:
 
     @property
     def strict(self) -> bool:
-        """Whether every score takes its own worst case, and failures are counted apart instead of as 1."""
+        """Whether each score takes its own worst case, and failed attacks have no score instead of 1."""
         return bool(self.sweep)
 
     def with_eps(self, eps: float) -> Protocol:
-        """The same evaluation at another radius; steps scale along, so that as many of them cross the ball."""
+        """The same evaluation at another radius, with step sizes in proportion."""
         check_radius(eps, self.bounds)
         scale = eps / self.eps
         return replace(
@@ -73,7 +72,7 @@ class Protocol:
         return replace(self, name=f"{self.name}@{steps}steps", steps=steps)
 
     def settings(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """The settings as JSON values."""
         plain = asdict(self)
         plain["sweep"] = [["inf" if beta == inf else beta, n] for beta, n in self.sweep]
         plain["bounds"] = list(self.bounds)
@@ -103,20 +102,20 @@ def paper(dataset: str) -> Protocol:
 
 
 def for_dataset(data: Dataset) -> Protocol:
-    """`paper` of a dataset by name; for any other data or range, the same way scaled to its size and range."""
-    if is_the_papers(data):
+    """`paper` of a dataset of the paper; for other data or ranges, `scaled` to their size and range."""
+    if is_paper_dataset(data):
         return _PAPER[data.name]
     _, height, width = data.shape
     return scaled(data.name, pixels=height * width, bounds=data.bounds)
 
 
-def is_the_papers(data: Dataset) -> bool:
-    """Whether the data are one of the paper's datasets, in the range that its ε is of."""
+def is_paper_dataset(data: Dataset) -> bool:
+    """Whether the data are one of the paper's datasets, in the pixel range of its protocol."""
     return data.name in _PAPER and tuple(data.bounds) == _PAPER[data.name].bounds
 
 
 def strict(base: str | Protocol) -> Protocol:
-    """`paper` and more: random starts, several restarts, β swept, the true net too, momentum, a label-keeping term."""
+    """`paper` plus APGD from random starts, for several β and the true net, with a term that keeps the prediction."""
     settings = paper(base) if isinstance(base, str) else base
     return replace(
         settings,
@@ -128,14 +127,14 @@ def strict(base: str | Protocol) -> Protocol:
 
 
 def named(name: str, base: Protocol) -> Protocol:
-    """`base`, the paper's settings of a dataset, under the protocol of that name."""
+    """The protocol of that name with the settings of `base`, the paper's protocol of a dataset."""
     if name not in PROTOCOLS:
         raise InvalidInput(f"unknown protocol {name!r}: {nearest(name, PROTOCOLS)}")
     return strict(base) if name == "strict" else base
 
 
 def scaled(dataset: str, *, pixels: int, bounds: tuple[float, float], eps: float | None = None) -> Protocol:
-    """The paper's way for data it never saw: ε = 8/255 of the range (or `eps`), α = ε/8, P = 50, k = pixels/10."""
+    """The paper's protocol for other data: ε = 8/255 of the range (or `eps`), α = ε/8, P = 50, k = pixels/10."""
     radius = 8 / 255 * (bounds[1] - bounds[0]) if eps is None else eps
     check_radius(radius, bounds)
     k = max(1, pixels // 10)
@@ -143,7 +142,7 @@ def scaled(dataset: str, *, pixels: int, bounds: tuple[float, float], eps: float
 
 
 def check_radius(eps: float, bounds: tuple[float, float]) -> None:
-    """Refuse a radius beyond the whole range of the data: it is most often one of 255 in data of another range."""
+    """Reject a radius larger than the range of the data, most often one meant for the range 0 to 255."""
     low, high = bounds
     if not eps > 0:
         raise InvalidInput(f"eps must be above 0, got {eps}")

@@ -1,4 +1,4 @@
-"""Which attacks a protocol means, and by what they are scored."""
+"""The attacks of a protocol and the scores they are measured by."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ NOISE_TRIES = 10
 
 
 def measures(protocol: Protocol, *, images: bool) -> dict[str, Measure]:
-    """The scores of a (clean, perturbed) pair of maps, 1 = alike; Kendall, the first, selects the iterate.
+    """The scores of a (clean, perturbed) pair of maps, 1 = equal; the first, Kendall, selects the iterate.
 
-    The mass centre's is minus its displacement in pixels.
+    The score of the mass centre is minus its displacement in pixels.
     """
     plain: dict[str, Measure] = {
         "kendall": kendall,
@@ -34,7 +34,7 @@ def measures(protocol: Protocol, *, images: bool) -> dict[str, Measure]:
 
 
 def prediction_attacks(protocol: Protocol, model: nn.Module) -> list[PGDAttack]:
-    """The attacks behind Adv Acc: an example is robust if it withstands them all. They follow `model`'s gradients."""
+    """The attacks behind Adv Acc, with the gradients of `model`; a robust example withstands all of them."""
     p = protocol
     base = PGDAttack(model, p.eps, p.pgd_alpha, p.pgd_steps, bounds=p.bounds, seed=p.seed)
     if not p.strict:
@@ -54,8 +54,8 @@ def attribution_attacks(
 ) -> list[IFIA]:
     """The attacks behind the attribution columns; with `batch`, compiled for that many examples.
 
-    The paper's comes first in both protocols, with the same starts: `strict` takes its worst cases over a superset of
-    `paper`'s candidates, and so can never call a model more robust.
+    The paper's attack is the first in both protocols, with the same starts. So the candidates of `strict` include those
+    of `paper`, and its scores cannot be higher.
     """
     p = protocol
     scores = measures(p, images=images)
@@ -79,7 +79,7 @@ def attribution_attacks(
 
 
 def noise_control(protocol: Protocol, model: nn.Module, map: AttributionMap) -> IFIA:
-    """Random sign noise of the same ε, the worst of ten draws: what an attack must beat to be one."""
+    """Random sign noise of the same ε, the worst of ten draws: a baseline that every attack should beat."""
     p = protocol
     scores: dict[str, Measure] = {"kendall": kendall, "topk": partial(topk_intersection, k=p.eval_k)}
     return IFIA(model, p.eps, p.eps, NOISE_TRIES, kind="random", map=map, bounds=p.bounds, measures=scores, seed=p.seed)

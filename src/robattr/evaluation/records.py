@@ -1,10 +1,10 @@
-"""Per-example records: JSON lines that survive a kill at any moment and say nothing twice.
+"""Per-example records: JSON lines that survive a kill at any moment, each example once.
 
 For records named RUN/records/paper-ig.jsonl the folder holds
 
-    paper-ig.settings              what they were made with; other settings are refused, never mixed in
-    paper-ig.rank0-of-2.jsonl      a shard, while the work is going on: one process appends to each
-    paper-ig.jsonl                 everything, sorted by id, once `merge` has put it in place in one step
+    paper-ig.settings              the settings of the records; other settings are rejected
+    paper-ig.rank0-of-2.jsonl      a shard while the evaluation runs; one process appends to each
+    paper-ig.jsonl                 all records, sorted by id, written atomically by `merge`
 
 A line is one example: an object with an integer "id". JSON has no NaN: NaN and infinities are written as null.
 """
@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from robattr.engine.files import write_atomically
 from robattr.errors import CheckpointError, InvalidInput
 
 try:
@@ -41,8 +42,8 @@ class Records:
         barrier()
         if rank == 0: merge(path, ids)
 
-    Opening drops a last line that a kill cut short. `done` holds the ids recorded by any process, in this run or an
-    earlier one with the same settings, whatever its number of processes.
+    Opening removes a last line that a kill has cut. `done` contains the ids recorded by any process, in this run or in
+    earlier ones with the same settings, whatever their number of processes.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], *, rank: int = 0, world: int = 1) -> None:
@@ -58,19 +59,19 @@ class Records:
             _settle(self.path, settings, begun=bool(self.done))
         except BaseException:
             if os.fstat(self._file).st_size == 0:
-                shard.unlink()  # a refusal leaves nothing behind
+                shard.unlink()  # no empty shard after an error
             os.close(self._file)
             raise
 
     def todo(self, ids: Iterable[int]) -> list[int]:
-        """This process's share of `ids` that is not done yet.
+        """The ids of this process's share that have no record yet.
 
-        The share is fixed by position, never by what is left: processes that look at different moments still agree.
+        The share depends on the positions alone, so that processes which ask at different times still agree.
         """
         return [i for i in list(ids)[self.rank :: self.world] if i not in self.done]
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write a batch of records and wait until the disk has it."""
+        """Write a batch of records and flush it to the disk."""
         plain = [_plain(row) for row in rows]
         seen = set(self.done)
         for row in plain:
@@ -83,7 +84,7 @@ class Records:
             while blob:
                 blob = blob[os.write(self._file, blob) :]
             os.fsync(self._file)
-        except BaseException:  # a full disk, an interrupt: leave no half line for the next batch to run into
+        except BaseException:  # a full disk, an interrupt: leave no partial line
             os.ftruncate(self._file, size)
             raise
         self.done = seen
@@ -101,7 +102,7 @@ class Records:
 
 
 def read(path: Path) -> list[Record]:
-    """All records at `path`, sorted by id, each id once; also those of an evaluation still going on."""
+    """All records at `path`, sorted by id, each id once; also those of a running evaluation."""
     records = [json.loads(line) for line in _entries(Path(path)).values()]
     if not records:
         raise CheckpointError(f"expected records at {path}, found none: run `robattr evaluate` first")
@@ -109,7 +110,7 @@ def read(path: Path) -> list[Record]:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """What the records at `path` were made with."""
+    """The settings of the records at `path`."""
     note = Path(path).with_suffix(".settings")
     remedy = "evaluate again with --fresh, or move the records away"
     try:
@@ -121,10 +122,10 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def merge(path: Path, ids: Iterable[int]) -> list[Record]:
-    """Gather all shards in `path`, in one step, and return the records of `ids`, sorted by id.
+    """Merge all shards into `path` atomically, and return the records of `ids`, sorted by id.
 
-    Call it in one process when all have closed their shards. The file depends on the records alone: it is the same,
-    byte for byte, for any number of processes. If an id is missing the shards stay, and the evaluation can resume.
+    Call it in one process when all have closed their shards. The file is the same, byte for byte, for any number of
+    processes. If an id is missing the shards stay, and the evaluation can resume.
     """
     path = Path(path)
     lines = _entries(path)
@@ -135,19 +136,19 @@ def merge(path: Path, ids: Iterable[int]) -> list[Record]:
             f"expected {len(wanted)} examples in {path}, got {len(wanted) - len(missing)} "
             f"(id {missing[0]} is missing): run the same command again to resume"
         )
-    _replace(path, b"".join(line + b"\n" for line in lines.values()))
+    write_atomically(path, b"".join(line + b"\n" for line in lines.values()))
     for shard in _shards(path):
         shard.unlink()
     return [json.loads(lines[i]) for i in wanted]
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
-    """A short name for `settings`: the same for equal settings in any order, another for any other."""
+    """A short digest of `settings`, independent of their order."""
     return hashlib.sha256(json.dumps(_plain(settings), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _settle(path: Path, settings: Mapping[str, Any], *, begun: bool) -> None:
-    """Write down the settings of new records; refuse if those that exist were made with others."""
+    """Write the settings of new records; reject existing records with other settings."""
     note = path.with_suffix(".settings")
     mine = json.loads(json.dumps(_plain(settings)))
     theirs = read_settings(path) if begun or note.exists() else None
@@ -155,7 +156,7 @@ def _settle(path: Path, settings: Mapping[str, Any], *, begun: bool) -> None:
         return
     if theirs is None or not begun:
         text = json.dumps({"fingerprint": fingerprint(settings), "settings": mine}, indent=1)
-        _replace(note, text.encode() + b"\n")
+        write_atomically(note, text.encode() + b"\n")
         return
     odd = [key for key in sorted({*mine, *theirs}) if mine.get(key) != theirs.get(key)]
     changes = ", ".join(f"{key} {theirs.get(key)!r} → {mine.get(key)!r}" for key in odd)
@@ -170,9 +171,9 @@ def _shards(path: Path) -> list[Path]:
 
 
 def _entries(path: Path) -> dict[int, bytes]:
-    """id → line of every record, by rising id.
+    """id → line of every record, sorted by id.
 
-    The shards are read first: one that vanishes meanwhile has been merged into `path`. So a repeat is a copy.
+    The shards are read first: one that disappears meanwhile has been merged into `path`, so repeated ids are copies.
     """
     found: dict[int, bytes] = {}
     for file in (*_shards(path), path):
@@ -182,7 +183,7 @@ def _entries(path: Path) -> dict[int, bytes]:
 
 
 def _whole_lines(file: Path) -> list[tuple[int, bytes]]:
-    """(id, line) of the records in one file, less a last line cut short; a damaged line before that is an error."""
+    """(id, line) of the records in one file without an incomplete last line; other damaged lines are errors."""
     lines = file.read_bytes().split(b"\n")[:-1]
     found = []
     for number, line in enumerate(lines, 1):
@@ -191,14 +192,14 @@ def _whole_lines(file: Path) -> list[tuple[int, bytes]]:
         except ValueError as cause:
             if number < len(lines):
                 raise CheckpointError(
-                    f"expected a record in line {number} of {file}, got {line[:40]!r}: the file was damaged from "
-                    "outside; delete that line to have the example evaluated again"
+                    f"expected a record in line {number} of {file}, got {line[:40]!r}: the file is damaged; "
+                    "delete that line, and the example is evaluated again"
                 ) from cause
     return found
 
 
 def _open_alone(shard: Path) -> int:
-    """Open for appending, with a lock against a second writer; the lock goes with the process, however it ends."""
+    """Open for appending, with a lock against a second writer that ends with the process."""
     file = os.open(shard, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     if fcntl is not None:
         try:
@@ -209,21 +210,6 @@ def _open_alone(shard: Path) -> int:
     return file
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Put `content` at `path` so that a reader, or a kill, finds the old file or the new one and nothing between."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 def _id(row: Mapping[str, Any]) -> int:
     value = row.get("id") if isinstance(row, Mapping) else None
     if isinstance(value, bool) or not isinstance(value, int):
@@ -232,7 +218,7 @@ def _id(row: Mapping[str, Any]) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """The same in what JSON has: arrays and tensors as numbers and lists, NaN and infinities as null."""
+    """The value in JSON types: arrays and tensors as numbers and lists, NaN and infinities as null."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
-"""An evaluation from end to end: blocks of examples, records that survive a kill, processes that share the work.
+"""A whole evaluation: batches of examples, records that survive a kill, processes that share the work.
 
-The examples are cut into fixed blocks. What a block yields depends on nothing else, so that any number of processes,
+The examples are cut into fixed batches, and the records of a batch depend on nothing else: any number of processes,
 resumed any number of times, writes the same records.
 """
 
@@ -21,9 +21,12 @@ import torch
 from torch import Tensor, distributed, nn
 
 from robattr._version import __version__
+from robattr.attacks.ifia import IFIA
 from robattr.attacks.maps import AttributionMap, constant_along_ray
-from robattr.engine import in_use, precision
+from robattr.engine import in_use
+from robattr.engine import precision as arithmetic
 from robattr.engine.batch_size import rows_that_fit
+from robattr.engine.files import write_atomically
 from robattr.errors import InvalidInput
 from robattr.evaluation import gallery
 from robattr.evaluation.checks import check, check_kinds, check_source
@@ -32,17 +35,17 @@ from robattr.evaluation.evaluate_batch import Record, evaluate_batch
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.protocol_attacks import attribution_attacks, prediction_attacks
 from robattr.evaluation.records import Records, merge, read
-from robattr.evaluation.resume_checks import check_answers, check_map
+from robattr.evaluation.resume_checks import check_same_map, check_same_predictions
 from robattr.evaluation.summary import summarise
 
 Progress = Callable[[int, int], None]
-PROBED = 16  # correctly classified examples on which the slower diagnostics run
-BLOCK = (8, 256)  # fewest and most examples attacked together
+PROBED = 16  # correctly classified examples for the slower diagnostics
+BATCH = (8, 256)  # fewest and most examples attacked together
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The records, one per example by rising id, and their summary."""
+    """The records, one per example in order of id, and their summary."""
 
     records: list[Record]
     summary: dict[str, Any]
@@ -50,9 +53,9 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class OutputDir:
-    """Where an evaluation is written, and which share of the work is this process's.
+    """Where an evaluation is written, and this process's share of the work.
 
-    With `fresh`, what an earlier one of the same name left there is discarded, once everything has been checked.
+    With `fresh`, earlier files of the same protocol and map are deleted, after all checks have passed.
     """
 
     folder: Path
@@ -74,48 +77,50 @@ def evaluate(
     map: AttributionMap,
     ids: Sequence[int] | None = None,
     source: nn.Module | None = None,
-    place: OutputDir | None = None,
-    about: dict[str, Any] | None = None,
-    arithmetic: str = "fp32",
+    out: OutputDir | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    precision: str = "fp32",
     compiled: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Evaluation:
-    """Attack and measure `model` on the examples x, y under `protocol`, for one kind of map.
+    """Attack `model` on the examples x, y under `protocol`, for one kind of map, and summarise the scores.
 
-    With a `place`, records, summary and gallery are written there, and work done before is not done again. `about` is
-    added to the summary (run, command, ...). With a `source` the attacks follow that net's gradients: a transfer
-    attack. `arithmetic` is the precision of products, fp32, tf32 or bf16. `compiled` compiles the attribution attack
-    (worth it on a GPU).
+    out        write records, summary and gallery there, and continue from the records that exist
+    metadata   entries added to the summary (run, command, ...)
+    source     the net whose gradients the attacks use instead of `model`'s (a transfer attack)
+    precision  of matrix products: fp32, tf32 or bf16
+    compiled   compile the attribution attack (worth it on a GPU)
     """
     began = time.monotonic()
     check_kinds(model, x, y, protocol, map)
-    if map.complete:  # the settings tell the points of this very map, whatever the protocol's default
+    if map.complete:  # the settings record the points of this map, whatever the protocol's default
         protocol = replace(protocol, N=map.nodes)
     names = list(range(len(x))) if ids is None else [int(i) for i in ids]
     job = _Job(model, x, y, names, protocol, map, source, compiled)
-    with precision(arithmetic, job.device.type):
-        check(model, x.to(job.device), y.to(job.device), job.ids, protocol)
+    with arithmetic(precision, job.device.type):
+        check(model, x.to(job.device), y.to(job.device), job.ids, protocol, differentiated=source is None)
         if source is not None:
             check_source(source, model, x[:1].to(job.device), y[:1].to(job.device))
         job = replace(job, y=y.long())
-        if place is None:
+        if out is None:
             records = job.measured(progress)
-            return Evaluation(records, job.summary(records, about, began))
-        path = place.folder / f"{protocol.name}-{map.name}.jsonl"
-        if place.fresh and place.rank == 0:
-            discard(place.folder, protocol, map)
-        _wait_for_all(place)
-        records, earlier = job.recorded(path, place, progress)
-        if place.rank == 0 and not job.finished(path):
+            return Evaluation(records, job.summary(records, metadata, began))
+        path = out.folder / f"{protocol.name}-{map.name}.jsonl"
+        if out.fresh and out.rank == 0:
+            discard(out.folder, protocol, map)
+        _barrier(out)
+        records, earlier = job.recorded(path, out, progress)
+        if out.rank == 0 and not job.finished(path):
             job.write_gallery(path, records)
-            _write(path.with_suffix(".json"), job.summary(records, about, began, earlier=earlier))
-    _wait_for_all(place)
+            text = json.dumps(job.summary(records, metadata, began, earlier=earlier), indent=1, allow_nan=False)
+            write_atomically(path.with_suffix(".json"), f"{text}\n".encode())
+    _barrier(out)
     return Evaluation(records, json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
 
 
 @dataclass(frozen=True)
 class _Job:
-    """What is evaluated on what: everything the records depend on."""
+    """Everything that the records depend on."""
 
     model: nn.Module
     x: Tensor
@@ -134,88 +139,83 @@ class _Job:
     def size(self) -> int:
         """How many examples are attacked together: as many as fit, whatever the number of processes.
 
-        Where one pass replaces the map's N on most examples, as many as fit then; the attack cuts the others by itself.
+        If the one-pass shortcut applies to most examples, as many as fit with it; the attack splits the others itself.
         """
         short = constant_along_ray(self.map, self.model, self.x, eps=self.protocol.eps).double().mean() > 0.5
         fits = rows_that_fit(self.model, self.x[:1].to(self.device), passes=1 if short else self.map.nodes)
-        return min(BLOCK[1], max(BLOCK[0], fits // self.protocol.repeats))
+        return min(BATCH[1], max(BATCH[0], fits // self.protocol.repeats))
 
-    def blocks(self) -> list[list[int]]:
-        """Positions of the examples, block by block."""
-        size = self.size
-        return [list(range(at, min(at + size, len(self.x)))) for at in range(0, len(self.x), size)]
+    def batches(self) -> list[range]:
+        """Positions of the examples of each batch."""
+        return [range(at, min(at + self.size, len(self.x))) for at in range(0, len(self.x), self.size)]
 
     def examples(self, at: Sequence[int]) -> tuple[Tensor, Tensor, list[int]]:
         index = torch.tensor(list(at), dtype=torch.long, device=self.x.device)
         return self.x[index].to(self.device), self.y[index].to(self.device), [self.ids[i] for i in at]
 
-    def of(self, records: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor, list[int]]:
-        """The examples the records are about, in their order."""
-        place = {i: at for at, i in enumerate(self.ids)}
-        return self.examples([place[r["id"]] for r in records])
+    def examples_of(self, records: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor, list[int]]:
+        """The examples of some records, in the same order."""
+        position = {i: at for at, i in enumerate(self.ids)}
+        return self.examples([position[r["id"]] for r in records])
 
-    def block(self, at: Sequence[int]) -> list[Record]:
+    def batch(self, at: Sequence[int]) -> list[Record]:
         x, y, ids = self.examples(at)
-        batch = self.size if self.compiled else None
+        size = self.size if self.compiled else None
         return evaluate_batch(
-            self.model, x, y, ids=ids, protocol=self.protocol, map=self.map, source=self.source, batch=batch
+            self.model, x, y, ids=ids, protocol=self.protocol, map=self.map, source=self.source, batch=size
         )
 
     def measured(self, progress: Progress) -> list[Record]:
         records: list[Record] = []
-        for block in self.blocks():
-            records += self.block(block)
+        for positions in self.batches():
+            records += self.batch(positions)
             progress(len(records), len(self.x))
         return sorted(records, key=lambda r: int(r["id"]))
 
-    def recorded(self, path: Path, place: OutputDir, progress: Progress) -> tuple[list[Record], int]:
-        """As `measured`, through the disk: this process's blocks are appended to its shard, then all are merged.
+    def recorded(self, path: Path, out: OutputDir, progress: Progress) -> tuple[list[Record], int]:
+        """The records, through the disk, and how many of them an earlier command had written.
 
-        And how many of the records an earlier command had left.
+        This process appends the records of its batches to its shard; the first process then merges all shards.
         """
         wanted = set(self.ids)
-        with Records(path, self.fingerprint(), rank=place.rank, world=place.world) as records:
+        with Records(path, self.fingerprint(), rank=out.rank, world=out.world) as records:
             self._check_same(path, records.done)
             earlier = len(wanted & records.done)
-            _wait_for_all(place)  # counted before anyone adds to them
-            mine = self.blocks()[place.rank :: place.world]
-            total = sum(len(block) for block in mine)
-            done = 0
-            for block in mine:
-                missing = {self.ids[at] for at in block} - records.done
-                if missing:  # a kill may have cut a block short: it is done again, and only what is missing is added
-                    records.append([r for r in self.block(block) if r["id"] in missing])
-                done += len(block)
+            _barrier(out)  # all have counted before one appends
+            mine = self.batches()[out.rank :: out.world]
+            total, done = sum(map(len, mine)), 0
+            for positions in mine:
+                missing = {self.ids[at] for at in positions} - records.done
+                if missing:  # a kill may have cut a batch: all of it is computed again, what is missing is appended
+                    records.append([r for r in self.batch(positions) if r["id"] in missing])
+                done += len(positions)
                 progress(done, total)
-        _wait_for_all(place)
-        if place.rank == 0:
+        _barrier(out)
+        if out.rank == 0:
             merge(path, self.ids)
-        _wait_for_all(place)
+        _barrier(out)
         return [r for r in read(path) if r["id"] in wanted], earlier
 
     def _check_same(self, path: Path, done: set[int]) -> None:
-        """Refuse to go on with records of other examples, of a model that answers otherwise, or of another map."""
+        """Refuse to continue records of other examples, of another model, or of another map."""
         known = [r for r in read(path) if r["id"] in set(self.ids)] if done else []
-        check_answers(path, known, self.model, self.of)
-        if traced := [r for r in known if r.get("centre")][:PROBED]:
-            check_map(path, traced[: self.size], self.model, self.map, self.of)
+        check_same_predictions(path, known, self.model, self.examples_of)
+        if with_map := [r for r in known if r.get("centre")][:PROBED]:
+            check_same_map(path, with_map[: self.size], self.model, self.map, self.examples_of)
 
     def finished(self, path: Path) -> bool:
-        """Whether the summary in place is of these very records: then it says who made them, how, and how long it took.
-
-        It is written last, of the examples asked for; others of the same number would be among the records as well.
-        """
+        """Whether the summary on disk is that of exactly these records, so that it need not be written again."""
         summary = path.with_suffix(".json")
         if not summary.is_file() or {r["id"] for r in read(path)} != set(self.ids):
             return False
         try:
             made = json.loads(summary.read_text(encoding="utf-8"))
             return bool(made["examples"] == len(self.ids) and made["versions"]["robattr"] == __version__)
-        except (ValueError, KeyError, TypeError):  # damaged: the records are there, and it is written again
+        except (ValueError, KeyError, TypeError):  # damaged: written again from the records
             return False
 
     def fingerprint(self) -> dict[str, Any]:
-        """What records must share to be counted together."""
+        """The settings that records must share to be summarised together."""
         return {
             **self.protocol.settings(),
             "map": self.map.name,
@@ -225,43 +225,41 @@ class _Job:
         }
 
     def summary(
-        self, records: list[Record], about: dict[str, Any] | None, began: float, *, earlier: int = 0
+        self, records: list[Record], metadata: Mapping[str, Any] | None, began: float, *, earlier: int = 0
     ) -> dict[str, Any]:
-        known = {"map": self.map.name, "precision": in_use(self.device), **(about or {})}
+        known = {"map": self.map.name, "precision": in_use(self.device), **(metadata or {})}
         made = {**summarise(records, self.protocol), **known}
-        x, y, ids = self.of([r for r in records if r["correct"]][:PROBED])
+        x, y, ids = self.examples_of([r for r in records if r["correct"]][:PROBED])
         pgd = prediction_attacks(self.protocol, self.model)[0]
         made["diagnostics"]["accuracy_under"] = accuracies(pgd, x, y, ids=ids)
-        scored = [r for r in records if r["kept"] is not None][:PROBED]
-        if scored:
-            x, y, ids = self.of(scored)
-            batch = PROBED if self.compiled else None
-            attacks = attribution_attacks(
-                self.protocol, self.model, self.map, images=x.dim() == 4, source=self.source, batch=batch
-            )
-            made["curves"]["score_vs_eps"] = score_against_eps(attacks[0], x, y, ids=ids)
+        if scored := [r for r in records if r["kept"] is not None][:PROBED]:
+            x, y, ids = self.examples_of(scored)
+            attack = self.attacks(batch=PROBED if self.compiled else None)[0]
+            made["curves"]["score_vs_eps"] = score_against_eps(attack, x, y, ids=ids)
         made["alarms"] = alarms(made)
-        versions = {"robattr": __version__, "torch": torch.__version__, "python": platform.python_version()}
         cuda = self.device.type == "cuda"
-        device = torch.cuda.get_device_name(self.device) if cuda else str(self.device)
-        when, seconds = datetime.now(UTC).isoformat(timespec="seconds"), round(time.monotonic() - began, 1)
-        took = {"finished": when, "seconds": seconds, "earlier": earlier}
-        return {**made, "versions": versions, "device": device, **took}
+        return {
+            **made,
+            "versions": {"robattr": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            "device": torch.cuda.get_device_name(self.device) if cuda else str(self.device),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(time.monotonic() - began, 1),
+            "earlier": earlier,
+        }
+
+    def attacks(self, *, batch: int | None = None) -> list[IFIA]:
+        images = self.x.dim() == 4
+        return attribution_attacks(self.protocol, self.model, self.map, images=images, source=self.source, batch=batch)
 
     def write_gallery(self, path: Path, records: list[Record]) -> None:
         shown = gallery.choose(records)
         if shown and self.x.dim() == 4:
-            x, y, _ = self.of(shown)
-            attacks = attribution_attacks(self.protocol, self.model, self.map, images=True, source=self.source)
-            arrays = gallery.walk(attacks, x, y, shown, protocol=self.protocol)
-            gallery.save(gallery.beside(path), arrays)
+            x, y, _ = self.examples_of(shown)
+            gallery.save(gallery.path_for(path), gallery.frames(self.attacks(), x, y, shown, protocol=self.protocol))
 
 
 def digest_of_weights(model: nn.Module) -> str:
-    """A short name of a model's weights and buffers: records of others are never mixed with its own.
-
-    A module's extra state may be anything, and is passed over.
-    """
+    """A short digest of a model's weights and buffers, without extra state that is not a tensor."""
     weights = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         if not isinstance(tensor, Tensor):
@@ -272,19 +270,13 @@ def digest_of_weights(model: nn.Module) -> str:
 
 
 def discard(folder: Path, protocol: Protocol, map: AttributionMap) -> None:
-    """Remove everything an earlier evaluation of that name left."""
+    """Delete the files of an earlier evaluation under that protocol and map."""
     stem = f"{protocol.name}-{map.name}"
     for file in folder.glob(f"{stem}*"):
         if file.name.removeprefix(stem)[:1] in {".", "-"}:
             file.unlink()
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
-    draft = path.with_suffix(".json.tmp")
-    draft.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    draft.replace(path)
-
-
-def _wait_for_all(place: OutputDir) -> None:
-    if place.world > 1:
+def _barrier(out: OutputDir) -> None:
+    if out.world > 1:
         distributed.barrier()

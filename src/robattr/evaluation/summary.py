@@ -1,4 +1,4 @@
-"""From records to the numbers a reader sees: the paper's columns with intervals, and what stands beside them."""
+"""Summary of the records: the paper's columns with confidence intervals, further scores, diagnostics and curves."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from robattr.metrics.intervals import Estimate
 
 Rows = Sequence[Mapping[str, Any]]
 
-BESIDE = ("foreground_topk", "foreground_kendall", "ceiling", "noise_topk", "noise_kendall")
+FURTHER = ("foreground_topk", "foreground_kendall", "ceiling", "noise_topk", "noise_kendall")
 
 
 def columns(records: Rows) -> dict[str, dict[str, float | None]]:
-    """Nat Acc and Adv Acc over all examples, each score over the examples that have one, with 95% intervals.
+    """Nat Acc and Adv Acc over all examples, each score over the examples that have it, with 95% intervals.
 
     {"nat_acc": {"value", "low", "high", "n"}, "adv_acc": …, "topk": …, "kendall": …, …}
     """
@@ -27,12 +27,12 @@ def columns(records: Rows) -> dict[str, dict[str, float | None]]:
         "adv_acc": intervals.proportion(r["adv_correct"] for r in records),
     }
     scored = [r for r in records if r["kept"] is not None]
-    means = {name: intervals.mean(r.get(name) for r in scored) for name in (*SCORES, *BESIDE)}
+    means = {name: intervals.mean(r.get(name) for r in scored) for name in (*SCORES, *FURTHER)}
     return {name: _plain(e) for name, e in {**shares, **means}.items()}
 
 
 def summarise(records: Rows, protocol: Protocol) -> dict[str, Any]:
-    """Everything of a summary that is a function of the records."""
+    """The part of a summary that is a function of the records."""
     scored = [r for r in records if r["kept"] is not None]
     about = [r["diagnostics"] for r in scored]
     points = curve_points(protocol.steps)
@@ -59,7 +59,7 @@ def summarise(records: Rows, protocol: Protocol) -> dict[str, Any]:
 
 
 def compare(first: Rows, second: Rows) -> dict[str, intervals.Comparison]:
-    """Second minus first, example by example, for every column both have: difference, interval and p-value."""
+    """Second minus first, paired by example, for every column of both: difference, interval and p-value."""
     found = {}
     for name in ("nat_acc", "adv_acc", *SCORES):
         key = {"nat_acc": "correct", "adv_acc": "adv_correct"}.get(name, name)
@@ -78,7 +78,7 @@ def _curve(curves: Iterable[Sequence[float]]) -> list[float]:
 
 
 def _still_falling(points: Sequence[int], curve: Sequence[float]) -> float:
-    """How far the mean score fell over the last tenth of the iterations."""
+    """The decrease of the mean score over the last tenth of the iterations."""
     late = [value for t, value in zip(points, curve, strict=False) if t >= 0.9 * points[-1]]
     return late[0] - late[-1] if late else 0.0
 

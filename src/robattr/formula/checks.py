@@ -27,7 +27,9 @@ def check_model(model: Model) -> None:
                 "the gradient itself"
             )
         if isinstance(part, torch.jit.ScriptModule):
-            raise UnsupportedModel("expected a plain module, got TorchScript, whose parameters cannot be replaced")
+            raise UnsupportedModel(
+                "expected a plain module, got TorchScript, whose parameters cannot be replaced: pass the eager module"
+            )
     if not isinstance(model, nn.Module):
         return
     if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
@@ -101,7 +103,10 @@ def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor) -> int:
     if classes == 1 and high > 0:
         check_classes(classes)
     if low < 0 or high >= classes:
-        raise InvalidInput(f"expected labels in 0..{classes - 1} (the model has {classes} outputs), got {low}..{high}")
+        raise InvalidInput(
+            f"expected labels in 0..{classes - 1} (the model has {classes} outputs), got {low}..{high}: number the "
+            "classes in the order of the outputs"
+        )
     return classes
 
 

@@ -1,7 +1,7 @@
-"""How far two attribution maps agree: batched, exact, on CPU and GPU.
+"""Agreement of two attribution maps: batched, exact, on CPU and GPU.
 
-`a` and `b` are batches of maps, (B, n), (B, H, W) or (B, C, H, W); every measure answers (B,) float64. Where a
-measure is not defined (a constant map, a map with NaN) the answer is nan, for the caller to count and explain.
+`a` and `b` are batches of maps, (B, n), (B, H, W) or (B, C, H, W); every metric returns (B,) float64, and nan where it
+is not defined (a constant map, a map with NaN).
 """
 
 from robattr.metrics.kendall import kendall as kendall

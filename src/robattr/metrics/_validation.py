@@ -1,8 +1,8 @@
-"""What the measures of agreement share: the form of the maps, the pixels that count, the ties.
+"""Validation of maps and masks, ties, and slabs of memory: shared by the metrics.
 
-Shapes: B examples, n pixels of a map once flattened, C channels, H rows, W columns. Inside the measures, NaN
-stands for "this pixel does not count": it sorts after every number and equals nothing, not even itself, so pixels
-left out by a mask sit at the end of each row and are tied with no one.
+Shapes: B examples, n pixels of a flattened map, C channels, H rows, W columns. Inside the metrics NaN marks pixels
+outside the mask: it sorts after every number and equals nothing, so that those pixels are at the end of each row and
+tied with none.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor
 
 from robattr.errors import InvalidInput
 
-# Pixels worked on at once. A pixel needs about a hundred bytes of scratch: a CPU gains nothing from larger slabs
-# than this, while a GPU wants few and large launches and stays at a gigabyte.
+# Pixels processed at once, each with about a hundred bytes of scratch memory. Larger slabs do not help a CPU; a GPU
+# wants few and large launches, and this needs a gigabyte.
 CPU_SLAB = 1 << 18
 GPU_SLAB = 1 << 23
 
 
 def check_pair(a: Tensor, b: Tensor) -> None:
-    """Refuse two maps that cannot be compared pixel by pixel."""
+    """Reject two batches that cannot be compared pixel by pixel."""
     check_maps(a)
     check_maps(b)
     if a.shape != b.shape:
@@ -34,7 +34,7 @@ def check_pair(a: Tensor, b: Tensor) -> None:
 
 
 def check_maps(a: Tensor) -> None:
-    """Refuse anything but a batch of real maps (B, ...), each with at least one pixel."""
+    """Reject anything but a batch of real maps (B, ...), each with at least one pixel."""
     if not isinstance(a, Tensor):
         raise InvalidInput(f"expected a tensor of maps, got {type(a).__name__}: use torch.as_tensor")
     if a.dim() < 2 or a[:1].numel() == 0 < len(a):
@@ -53,7 +53,7 @@ def rows(a: Tensor, mask: Tensor | None = None) -> Tensor:
         a = a.double()
     elif a.element_size() < 4:
         a = a.float()
-    a = a + 0.0  # -0 and 0 are one value, whatever the sort of the device says
+    a = a + 0.0  # -0 becomes 0: some sorts tell them apart
     if mask is None:
         return a
     if mask.dtype != torch.bool or mask.shape[0] != a.shape[0] or mask[:1].numel() != a[:1].numel():
@@ -65,13 +65,13 @@ def rows(a: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def spoiled(a: Tensor, mask: Tensor | None = None) -> Tensor:
-    """(B,) bool: the map holds a NaN on a pixel that counts."""
+    """(B,) bool: whether the map has NaN on a pixel inside the mask."""
     bad = a.detach().flatten(1).isnan()
     return (bad if mask is None else bad & mask.flatten(1)).any(1)
 
 
 def counted(a: Tensor) -> Tensor:
-    """(B,) int64: how many pixels of each of `rows` count."""
+    """(B,) int64: the number of pixels inside the mask, for each of `rows`."""
     return a.isnan().logical_not_().sum(1)
 
 
@@ -86,7 +86,7 @@ def tied_pairs(same: Tensor) -> Tensor:
 
 
 def by_slabs(measure: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
-    """`measure` on as many rows at a time as a slab of memory holds; its (B,) answers joined."""
+    """`measure` (B,) computed on as many rows at a time as fit a slab of memory."""
     parts = [measure(a[piece], b[piece]) for piece in _pieces(a)]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=a.device)
 

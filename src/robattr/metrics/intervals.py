@@ -1,6 +1,6 @@
-"""How sure a measured number is: bootstrap and Wilson intervals, and the paired comparison of two models.
+"""Confidence intervals (bootstrap, Wilson) and the paired comparison of two models.
 
-Every function leaves NaN out and says how many it left out. Random draws come from a seed, so a report repeats.
+Every function leaves NaN out and counts it. Random draws come from a seed, so that reports are reproducible.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BLOCK = 1 << 22  # draws held in memory at a time
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value, its confidence interval [low, high], and how many examples it rests on and leaves out (NaN)."""
+    """A value, its confidence interval [low, high], and the numbers of examples used and excluded (NaN)."""
 
     value: float
     low: float
@@ -93,9 +93,9 @@ def paired(
     """Compare two models example by example; `first` and `second` map an example's id to its score.
 
     Pairs whose score is NaN for either model are excluded and counted. The p-value is two-sided: if the models were
-    alike, every difference might as well have the other sign, so it is the share of sign patterns whose mean is at
-    least as far from 0 as the one seen. All patterns are tried where there are at most `resamples`; else that many
-    random ones, and p = (1 + as far)/(1 + resamples).
+    equal, every difference could as well have the other sign, so it is the share of sign patterns whose mean is at
+    least as far from 0 as the observed one. All patterns are tried if there are at most `resamples`; else that many
+    random ones, and p = (1 + number as far)/(1 + resamples).
     """
     shared = sorted(first.keys() & second.keys())
     unpaired = len(first) + len(second) - 2 * len(shared)
@@ -112,18 +112,18 @@ def _sign_flip(d: Floats, *, resamples: int, seed: int) -> float:
     if n == 0:
         return float("nan")
     total = d.sum()
-    # Sums of the same numbers in another order may differ in the last bits: they are as far, not less far.
-    bar = abs(total) - 1e-12 * np.abs(d).sum()
+    # Equal sums in another order may differ in the last bits: they count as equally far.
+    threshold = abs(total) - 1e-12 * np.abs(d).sum()
     if 2**n <= resamples:
         flipped = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
-        return float(np.mean(np.abs(total - 2 * (flipped @ d)) >= bar))
+        return float(np.mean(np.abs(total - 2 * (flipped @ d)) >= threshold))
     rng = np.random.default_rng(seed)
 
     def sums(some: int) -> Floats:
         flips = rng.integers(0, 2, (some, n), dtype=np.bool_)
         return np.asarray(total - 2 * (flips @ d), dtype=np.float64)
 
-    far = np.abs(_in_blocks(resamples, n, sums)) >= bar
+    far = np.abs(_in_blocks(resamples, n, sums)) >= threshold
     return float((1 + far.sum()) / (1 + resamples))
 
 
@@ -145,7 +145,7 @@ def _finite(values: Iterable[Score]) -> tuple[Floats, int]:
     """The numbers among `values`, and how many were NaN."""
     array = _floats(values)
     if np.isinf(array).any():
-        raise InvalidInput("expected finite scores, got an infinite one: its mean says nothing; look at that example")
+        raise InvalidInput("expected finite scores, got an infinite one: look at that example")
     kept = array[~np.isnan(array)]
     return kept, len(array) - len(kept)
 

@@ -1,9 +1,9 @@
-"""Kendall's τ-b between two maps, exactly, and the ceiling that ties put on it.
+"""Kendall's τ-b between two maps, exactly, and its upper bound given the ties.
 
     τ-b = (C − D) / √((n₀ − T_a)(n₀ − T_b)),   n₀ = n(n−1)/2,
 
 C and D the concordant and discordant pairs of pixels, T_a and T_b the pairs tied in a and in b (Kendall 1945). All
-counts are integers. Time grows as n log n and memory as n, so that maps of any size fit.
+counts are integers. Time is O(n log n), memory O(n).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _SMALL = 16  # blocks of positions this short are compared pair by pair: cheaper
 def kendall(a: Tensor, b: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """Kendall's τ-b of each pair of maps, (B,) float64, equal to `scipy.stats.kendalltau`.
 
-    `a`, `b`: (B, n), (B, H, W) or (B, C, H, W). `mask` (bool, as many pixels) restricts each example to its own
-    pixels, for instance the foreground. A map that is constant or has NaN on those pixels has no order: nan.
+    `a`, `b`: (B, n), (B, H, W) or (B, C, H, W). `mask` (bool, as many pixels) restricts each example to some of its
+    pixels, for instance the foreground. Maps that are constant or have NaN on those pixels give nan.
     """
     check_pair(a, b)
     tau = by_slabs(_tau_b, rows(a, mask), rows(b, mask))
@@ -34,8 +34,8 @@ def tie_ceiling(a: Tensor, b: Tensor | None = None, *, mask: Tensor | None = Non
 
         τ-b ≤ √((n₀ − max(T_a, T_b)) / (n₀ − min(T_a, T_b))).
 
-    Without `b` the other map is free of ties (T_b = 0): √(1 − T_a/n₀), reached by every map that keeps the order
-    of `a` and breaks all its ties. With `b`, the ties that `b` really has. Constant maps or NaN: nan.
+    Without `b` the other map has no ties (T_b = 0): √(1 − T_a/n₀), attained by every map that keeps the order of `a`
+    and breaks all its ties. With `b`, the ties of `b` count. Constant maps or NaN: nan.
     """
     check_maps(a) if b is None else check_pair(a, b)
     pairs = _pairs(counted(rows(a, mask)))
@@ -59,8 +59,8 @@ def _ties(a: Tensor) -> Tensor:
 def _tau_b(a: Tensor, b: Tensor) -> Tensor:
     """τ-b of rows (B, n).
 
-    Line the pixels up by (a, b): then a pair is discordant exactly if b falls along the line. `line` lists places
-    in that line by rising b, equal b by place, so discordant pairs are its inversions, and no tie makes one.
+    Sort the pixels by (a, b): then a pair is discordant exactly if b decreases along this order. `line` lists the
+    positions in it by increasing b, equal b by position. Its inversions are the discordant pairs; ties give none.
     """
     b_sorted, by_b = b.sort(dim=1, stable=True)
     a_sorted, by_a = a.gather(1, by_b).sort(dim=1, stable=True)
@@ -81,10 +81,10 @@ def _tau_b(a: Tensor, b: Tensor) -> Tensor:
 def inversions(line: Tensor) -> Tensor:
     """Pairs i < j with line_i > line_j in each row, (B,) int64; every row of `line` (B, n) permutes 0 … n−1.
 
-    A row is parted, keeping its order, into the values below and above the middle: an inversion across the parts
-    is an upper value before a lower one, and all others lie within a part, where the same is done again. As the
-    values are a permutation, parts are halves exactly and one level is a cumulative sum and a scatter for all: a single
-    sum over the whole batch, because every part before a given one holds exactly half of its size.
+    A stable partition splits a row into the values below and above the middle. An inversion between the halves is an
+    upper value before a lower one; the others are within a half, where the same is repeated. The values are a
+    permutation, so that each half has exactly half the size, and one cumulative sum and one scatter over the whole
+    batch do all partitions of a level.
     """
     B, n = line.shape
     size = 1 << (n - 1).bit_length()

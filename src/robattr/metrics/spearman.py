@@ -38,7 +38,7 @@ def _rho(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _centred_ranks(a: Tensor) -> Tensor:
-    """Twice (average rank − mean rank): integers (B, n), so that sums stay exact; 0 where a pixel is out."""
+    """Twice (average rank − mean rank): integers (B, n), so that sums are exact; 0 outside the mask."""
     ordered, pixel = a.sort(1)
     new = torch.ones_like(ordered, dtype=torch.bool)
     new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]

@@ -1,4 +1,4 @@
-"""Where a map has its mass, and whether two maps look alike: mass centre and structural similarity."""
+"""Structural similarity of two maps, and the mass centre of a map."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from robattr.metrics._validation import check_maps, check_pair, spoiled
 def mass_center(a: Tensor) -> Tensor:
     """The centre of mass (Σ S·row, Σ S·col) / Σ S of each map S, (B, 2) as (row, column); differentiable.
 
-    `a`: (B, H, W), or (B, C, H, W) whose channels are added up. The reference divides by HW, which is Σ S of its
-    normalised maps, and truncates to whole pixels; this does not truncate. A map that sums to 0 has no centre: nan.
+    `a`: (B, H, W), or (B, C, H, W) whose channels are summed. The reference divides by HW, the sum of its normalised
+    maps, and truncates to whole pixels; this does not truncate. A map that sums to 0 gives nan.
     """
     planes = _planes(a).sum(1)
     if not planes.is_floating_point():

@@ -1,9 +1,9 @@
-"""The k largest pixels of a map, with one rule for ties.
+"""The k largest pixels of a map.
 
-The rule: of equal pixels the one with the lower flat index (row by row) comes first. It is the rule of
-TensorFlow's `top_k` and of a stable descending sort. The reference code takes the last k of NumPy's ascending
-argsort, which is unstable: among equal pixels its choice depends on the NumPy version and on the processor. That
-matters on MNIST, where a tenth of the integrated-gradients maps have fewer than k = 100 non-zero pixels.
+Of equal pixels the one with the lower flat index (row by row) comes first, as in TensorFlow's `top_k` and in a
+stable descending sort. The reference code takes the last k of NumPy's ascending argsort, which is unstable: its choice
+among equal pixels depends on the NumPy version and the processor. That matters on MNIST, where a tenth of the
+integrated-gradients maps have fewer than k = 100 non-zero pixels.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def top_k_mask(a: Tensor, k: int | Tensor, *, mask: Tensor | None = None) -> Ten
     """The k largest pixels of each map, as a bool tensor of `a`'s shape.
 
     `k`: one number, or one per example as an integer tensor (B,). `mask` restricts the choice to some pixels. A map
-    with NaN on a pixel that counts has no largest pixels: its row is False throughout.
+    with NaN on such a pixel has no largest pixels: its row is False.
     """
     check_maps(a)
-    falling = rows(-rows(a), mask)  # so that the largest come first and NaN, a pixel that is out, last
+    falling = rows(-rows(a), mask)  # the largest first, NaN (outside the mask) last
     need = _check_k(k, falling, available=None if mask is None else mask.flatten(1).sum(1))
     if isinstance(k, int):
         threshold = falling.topk(k, dim=1, largest=False).values[:, -1:]
@@ -37,7 +37,7 @@ def top_k_mask(a: Tensor, k: int | Tensor, *, mask: Tensor | None = None) -> Ten
 def topk_intersection(a: Tensor, b: Tensor, k: int | Tensor, *, mask: Tensor | None = None) -> Tensor:
     """|top-k of a ∩ top-k of b| / k for each pair of maps, (B,) float64; nan where a map has NaN.
 
-    `k` and `mask` as in `top_k_mask`, whose rule for ties holds.
+    `k`, `mask` and the order of ties as in `top_k_mask`.
     """
     check_pair(a, b)
     common = top_k_mask(a, k, mask=mask) & top_k_mask(b, k, mask=mask)
@@ -46,14 +46,14 @@ def topk_intersection(a: Tensor, b: Tensor, k: int | Tensor, *, mask: Tensor | N
 
 
 def _check_k(k: int | Tensor, a: Tensor, *, available: Tensor | None) -> Tensor:
-    """k as (B,) int64, refused unless 1 ≤ k ≤ the pixels available to every example."""
+    """k as (B,) int64, if 1 ≤ k ≤ the pixels available to every example."""
     need = torch.as_tensor(k)
     if need.is_floating_point() or need.dtype == torch.bool or need.shape not in ((), (len(a),)):
         raise InvalidInput(f"expected k as a whole number, or one per example, got {k!r}")
     most = a.shape[1] if available is None else available.to(need.device)
     if bool(((need < 1) | (need > most)).any()):  # plain numbers are compared without waiting for the device
         raise InvalidInput(
-            f"expected 1 ≤ k ≤ the number of pixels ({_bounds(most)}), got k = {_bounds(need)}: choose a smaller k"
+            f"expected 1 ≤ k ≤ the number of pixels ({_bounds(most)}), got k = {_bounds(need)}: choose another k"
         )
     return need.to(a.device, torch.int64).expand(len(a))
 

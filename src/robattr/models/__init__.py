@@ -3,10 +3,10 @@
 from robattr.models.architecture import Spec as Spec
 from robattr.models.architecture import architecture as architecture
 from robattr.models.architecture import architectures as architectures
+from robattr.models.by_name import for_dataset as for_dataset
+from robattr.models.by_name import from_factory as from_factory
 from robattr.models.cnn import paper_cnn as paper_cnn
 from robattr.models.cnn import small_cnn as small_cnn
-from robattr.models.defaults import for_dataset as for_dataset
-from robattr.models.factory import from_factory as from_factory
 from robattr.models.resnet import flower_resnet as flower_resnet
 from robattr.models.resnet import gtsrb_resnet as gtsrb_resnet
 from robattr.models.resnet import resnet as resnet
@@ -18,4 +18,3 @@ from robattr.models.weights_file import load_weights as load_weights
 from robattr.models.weights_file import read_metadata as read_metadata
 from robattr.models.weights_file import read_model as read_model
 from robattr.models.weights_file import save_model as save_model
-from robattr.models.weights_file import to_half as to_half

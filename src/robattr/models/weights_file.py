@@ -1,12 +1,10 @@
-"""Networks on disk: safetensors, whose metadata says how the network is built. Nothing here unpickles code."""
+"""Networks on disk: safetensors files whose metadata says how the network is built. No code is ever unpickled."""
 
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Mapping
-from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -14,38 +12,39 @@ import torch
 from torch import Tensor, nn
 
 from robattr._extras import need
+from robattr.engine.files import write_atomically
 from robattr.errors import CheckpointError, InvalidInput, nearest
 from robattr.models import zoo
 from robattr.models.architecture import Spec, build, spec_of
 
-SPEC = "robattr.spec"  # the metadata key under which a file holds the JSON of its network's spec
-PREFIXES = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every name
+SPEC = "robattr.spec"  # the metadata key of the network's spec, in JSON
+PREFIXES = ("module.", "_orig_mod.")  # added to every name by DataParallel and torch.compile
 
 
 def save_model(model: nn.Module, path: str | Path, metadata: Mapping[str, str] | None = None) -> Path:
-    """Write `model`'s weights, its spec and `metadata` to a safetensors file; the write is atomic.
+    """Write `model`'s weights, its spec and `metadata` to a safetensors file, atomically.
 
-    A network without a spec (not built by a function marked `@architecture`) is written all the same, but only
-    `load_weights` can read it back, into a module of the user's making.
+    A network without a spec (not built by a function marked `@architecture`) is written too, but only `load_weights`
+    can read it, into a module that the user builds.
     """
-    safetensors = need("safetensors.torch", extra="zoo")
-    target = Path(path)
     notes = {"format": "pt", **(metadata or {})}
     if (spec := spec_of(model)) is not None:
         notes[SPEC] = spec.to_json()
     wrong = [key for key, note in notes.items() if not isinstance(note, str)]
     if wrong:
         raise InvalidInput(f"expected metadata that maps str to str, got other values for {wrong}")
-    # A copy of each tensor: tied weights share memory, which the format refuses.
-    tensors = {name: value.detach().cpu().clone().contiguous() for name, value in model.state_dict().items()}
+    target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-    try:
-        partial.write_bytes(_with_sorted_header(safetensors.save(tensors, metadata=notes)))
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_tensors(model.state_dict(), target, notes)
     return target
+
+
+def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file atomically; equal content gives equal bytes."""
+    safetensors = need("safetensors.torch", extra="zoo")
+    # A copy of each tensor: tied weights share memory, which the format refuses.
+    copies = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+    write_atomically(path, _with_sorted_header(safetensors.save(copies, metadata=dict(metadata))))
 
 
 def read_model(path: Path) -> nn.Module:
@@ -73,29 +72,6 @@ def read_model(path: Path) -> nn.Module:
     return model
 
 
-def to_half(ref: str | Path) -> float:
-    """Round the weights of a saved network to half precision, in place: half the size; `read_model` gives float32.
-
-    Returns the largest rounding, relative to the largest weight of its tensor. Evaluate the network afterwards: then
-    its scores are those of the rounded weights.
-    """
-    path = locate(ref)
-    notes = {key: note for key, note in read_metadata(path).items() if key not in (SPEC, "format")}
-    model = read_model(path)
-    exact = {name: value.clone() for name, value in model.state_dict().items() if value.is_floating_point()}
-    model.half()
-    roundings = [0.0]
-    for name, value in model.state_dict().items():
-        if name in exact and exact[name].numel():
-            largest = exact[name].abs().max().clamp_min(torch.finfo(torch.float32).tiny)
-            roundings.append(float((value.float() - exact[name]).abs().max() / largest))
-    worst = max(roundings, key=lambda rounding: (isnan(rounding), rounding))
-    if not worst < 2**-10:  # half precision keeps eleven bits
-        raise CheckpointError(f"{path} does not fit half precision (relative rounding {worst:.1e}): keep its float32")
-    save_model(model, path, notes)
-    return worst
-
-
 def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
     """Copy the weights in `path` into `module` (every name and shape must match) and return it.
 
@@ -115,7 +91,7 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
 
 
 def read_metadata(ref: str | Path) -> dict[str, str]:
-    """The metadata of a saved network (what `save_model` was given, and the spec), without reading its weights."""
+    """The metadata of a weights file (what `save_model` was given, and the spec), without reading its weights."""
     safetensors = need("safetensors", extra="zoo")
     path = locate(ref)
     try:
@@ -131,13 +107,13 @@ def has_spec(ref: str | Path) -> bool:
 
 
 def locate(ref: str | Path) -> Path:
-    """The safetensors file that `ref` means: a file, a run directory, or a name in the zoo (its hash is checked)."""
+    """The safetensors file of a reference: a file, a run directory, or a name of the zoo (its hash is checked)."""
     path = Path(ref).expanduser()
     if path.is_dir():
         if (path / "model.safetensors").is_file():
             return path / "model.safetensors"
         if str(ref) not in zoo.entries():  # a folder may happen to have the name of a zoo model
-            raise CheckpointError(f"{path} holds no model.safetensors: is it a run directory, and is the run finished?")
+            raise CheckpointError(f"expected a finished run directory, got {path} without model.safetensors")
     elif path.is_file():
         if path.suffix != ".safetensors":
             raise CheckpointError(
@@ -148,14 +124,14 @@ def locate(ref: str | Path) -> Path:
         raise CheckpointError(f"no such model file: {path}")
     if str(ref) in zoo.entries():
         return zoo.fetch(str(ref))
-    tuned = [name for name in zoo.entries() if name == f"{ref}-tuned"]
-    hint = f"available: {tuned[0]}" if tuned else nearest(str(ref), zoo.entries())
-    raise CheckpointError(f"expected a file, a run directory or a model of the zoo, got {str(ref)!r}: {hint}")
+    raise CheckpointError(
+        f"expected a file, a run directory or a model of the zoo, got {str(ref)!r}: {nearest(str(ref), zoo.entries())}"
+    )
 
 
 def _with_sorted_header(content: bytes) -> bytes:
-    """The same file with the keys of its header in order: the library shuffles metadata, and equal networks should be
-    equal files. Format: 8 bytes of header length, the header in JSON padded by blanks to 8 bytes, the tensors.
+    """The same file with the header's keys sorted: the library shuffles metadata, and equal networks should give equal
+    files. Format: 8 bytes of header length, the header in JSON padded by blanks to 8 bytes, the tensors.
     """
     length = int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()
@@ -174,11 +150,11 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
     try:
-        with warnings.catch_warnings():  # torch remarks on the pickle protocol of files it then refuses
+        with warnings.catch_warnings():  # torch warns about the pickle protocol of files that it then refuses
             warnings.simplefilter("ignore")
             read: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as cause:  # a foreign file fails in whatever way its bytes happen to mislead the reader
-        # Torch's own words begin with advice on how to run the file's code all the same; the fault comes after them.
+    except Exception as cause:  # foreign bytes can raise any error
+        # torch's message begins with advice on how to run the file's code anyway; the fault comes after it.
         words = str(cause).rpartition("WeightsUnpickler error:")[2].strip() or type(cause).__name__
         reason = words.splitlines()[0].partition(". ")[0]
         raise CheckpointError(
@@ -194,9 +170,9 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
 
 
 def _without_wrappers(tensors: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
-    """The tensors under the names that most of `module`'s are, with as many wrappers' prefixes dropped as that takes.
+    """The tensors with as many wrapper prefixes dropped as give the most names of `module`.
 
-    A module may have a child called "module" itself, so that its names begin like those of a wrapped one.
+    A module may have a child called "module", so its own names may begin like those of a wrapped module.
     """
     wanted = module.state_dict().keys()
     readings = [tensors]
@@ -207,7 +183,7 @@ def _without_wrappers(tensors: dict[str, Tensor], module: nn.Module) -> dict[str
 
 
 def _check(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Refuse weights that do not fit, and say how: torch's own message stops being readable past a few names."""
+    """Refuse weights that do not fit, with a shorter message than torch's."""
     wanted = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     found = {name: tuple(value.shape) for name, value in tensors.items()}
     differ = [f"{n} (expected {wanted[n]}, got {found[n]})" for n in wanted if n in found and wanted[n] != found[n]]

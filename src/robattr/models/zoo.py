@@ -1,15 +1,14 @@
-"""The zoo: trained networks that come with the package, each with its hash, its licence and its record.
+"""The zoo: trained networks in the package, each with its hash, its licence and its record in results/.
 
 `weights/index.json` maps a name such as "gtsrb/ig-sum-norm-tuned" to
-{"file": name inside weights/, "sha256": of that file, "licence": of the weights, "record": what it scored and where}.
+{"file": name inside weights/, "sha256": of that file, "licence": of the weights, "record": the file with its scores}.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from robattr.errors import CheckpointError
@@ -34,7 +33,7 @@ def entries() -> dict[str, Entry]:
 
 
 def fetch(name: str) -> Path:
-    """The file of the network `name`, once its SHA-256 is the one in the index."""
+    """The weights file of `name`, after checking its SHA-256."""
     entry = entries()[name]
     path = FOLDER / entry.file
     if not path.is_file():
@@ -46,14 +45,3 @@ def fetch(name: str) -> Path:
             "Reinstall robattr"
         )
     return path
-
-
-def add(name: str, file: str | Path, *, record: str, licence: str) -> Entry:
-    """Put a network file into the zoo under `name`. `record` is the file in results/ that vouches for its scores."""
-    kept = f"{name.replace('/', '-')}.safetensors"
-    shutil.copyfile(file, FOLDER / kept)
-    entry = Entry(kept, hashlib.sha256((FOLDER / kept).read_bytes()).hexdigest(), licence, record)
-    index = {**entries(), name: entry}
-    text = json.dumps({key: asdict(index[key]) for key in sorted(index)}, indent=2, ensure_ascii=False)
-    (FOLDER / "index.json").write_text(f"{text}\n", encoding="utf-8")
-    return entry

@@ -1,1 +1,7 @@
-"""Renderings of records: tables, publication figures and one self-contained page. Nothing here computes a result."""
+"""Renderings of evaluated runs: records, tables, publication figures and one self-contained HTML page."""
+
+from robattr.reporting.export import write_records as write_records
+from robattr.reporting.figures import write_figures as write_figures
+from robattr.reporting.html import write_page as write_page
+from robattr.reporting.run_results import read_run as read_run
+from robattr.reporting.run_results import read_runs as read_runs

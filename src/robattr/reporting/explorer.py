@@ -1,4 +1,4 @@
-"""Galleries packed for the page: one deflated blob for each model and example, drawn by explorer.js.
+"""The data of the page's explorer: galleries packed for explorer.js, one deflated blob per model and example.
 
 Layout of a blob, in order (all uint8, rows first, channels last where there are channels):
 perturbation + 128, (T, H, W, C) clipped to ±127 | map before, (H, W) | maps after, (T, H, W) | top-k bits of the map
@@ -15,41 +15,40 @@ from typing import Any
 
 import numpy as np
 
-from robattr.reporting.curves import shades
+from robattr.reporting.curves import styles
 from robattr.reporting.gallery import Array, Gallery, brightness, ceiling, read_gallery, top_k
-from robattr.reporting.runs import Evaluation, Group, RunResults
-from robattr.reporting.svg import look
+from robattr.reporting.run_results import EvaluationResults, Group, RunResults
+from robattr.reporting.svg import css_class
 
-Member = tuple[RunResults, Evaluation, Gallery]
-Place = tuple[Gallery, int, Mapping[str, Any]]
-Example = tuple[int, bytes]  # its number and its image
+Member = tuple[RunResults, EvaluationResults, Gallery]
+Place = tuple[Gallery, int, Mapping[str, Any]]  # a gallery, an index in it, and the record of that example
+Example = tuple[int, bytes]  # id and pixels: data of the same name may have other images at an id
 
-BUDGET = 6_000_000  # characters of base64 the explorer of one page may take
+BUDGET = 6_000_000  # characters of base64 in one page
 MOST_EXAMPLES = 48
 
 
 def explorer(groups: Sequence[Group], *, budget: int = BUDGET) -> list[dict[str, Any]]:
-    """The explorer's data, one entry per group that kept galleries; examples are dropped to stay within `budget`."""
-    shown = [(group, members) for group in groups if (members := _walked(group))]
+    """The explorer's data, one entry per group that has galleries; examples are dropped to stay within `budget`."""
+    shown = [(group, members) for group in groups if (members := _members(group))]
     return [_group(group, members, budget // len(shown)) for group, members in shown]
 
 
-def _walked(group: Group) -> list[Member]:
-    """The models that kept the perturbed images, too; thinned galleries of large images have maps alone."""
-    members = [(run, e, read_gallery(e.gallery)) for run, e in group.members if e.gallery]
-    walked = [member for member in members if member[2].walks]
-    return [m for m in walked if m[2].image.shape[1:] == walked[0][2].image.shape[1:]]
+def _members(group: Group) -> list[Member]:
+    """The models whose galleries have perturbed images, of the size of the first."""
+    read = [(run, e, read_gallery(e.gallery)) for run, e in group.members if e.gallery]
+    members = [member for member in read if member[2].has_perturbed]
+    return [m for m in members if m[2].image.shape[1:] == members[0][2].image.shape[1:]]
 
 
 def _group(group: Group, members: Sequence[Member], budget: int) -> dict[str, Any]:
-    # An example is its image: data of one name may hold others at its place.
     where = [
         {(int(i), image.tobytes()): g for g, (i, image) in enumerate(zip(gallery.id, gallery.image, strict=True))}
         for _, _, gallery in members
     ]
-    # Examples every model has come first: those are the ones that can be compared.
+    # Examples that every model has come first: they can be compared.
     ids = sorted({i for places in where for i in places}, key=lambda i: (-sum(i in p for p in where), i))
-    colours = shades([run for run, _ in group.members])
+    style = styles([run for run, _ in group.members])
     first = members[0][2]
     channels, height, width = first.image.shape[1:]
     examples: list[dict[str, Any]] = []
@@ -69,14 +68,14 @@ def _group(group: Group, members: Sequence[Member], budget: int) -> dict[str, An
         "classes": group.classes,
         "amplify": _amplify([gallery for _, _, gallery in members]),
         "models": [run.name for run, _, _ in members],
-        "looks": [look(colours[run.name]) for run, _, _ in members],
+        "looks": [css_class(style[run.name]) for run, _, _ in members],
         "iterations": [[int(t) for t in gallery.iterations] for _, _, gallery in members],
         "examples": examples,
     }
 
 
 def _place(member: Member, places: Mapping[Example, int], i: Example) -> Place | None:
-    """Where a model's gallery holds example i, with its record; None where it does not hold it."""
+    """Where a model's gallery has example i; None where it does not."""
     _, evaluation, gallery = member
     if i not in places:
         return None
@@ -115,7 +114,7 @@ def _parts(gallery: Gallery, g: int, k: int, top: float) -> Iterator[bytes]:
 
 
 def _amplify(galleries: Sequence[Gallery]) -> int:
-    """The largest amplification the page offers that still keeps every perturbation in the range of a pixel."""
+    """The largest amplification on the page that keeps every perturbation within the range of a pixel."""
     most = max(int(np.abs(g.perturbed.astype(np.int16) - g.image[:, None]).max(initial=1)) for g in galleries)
     return next((times for times in (10, 5, 3) if times * most <= 128), 1)
 

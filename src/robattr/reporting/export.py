@@ -1,4 +1,4 @@
-"""From evaluated run directories to records: what is worth keeping, in small files that say nothing of a machine."""
+"""Export evaluated runs as records: small files to commit, without the paths of the machine."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from typing import Any
 from robattr.engine.files import write_atomically
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import gallery
-from robattr.reporting.gallery import read_gallery, small
+from robattr.reporting.gallery import read_gallery, thinned_file
 from robattr.reporting.record import Columns, Record, read_record, slug
-from robattr.reporting.runs import Evaluation, RunResults
-from robattr.reporting.training import curve
+from robattr.reporting.run_results import EvaluationResults, RunResults
+from robattr.reporting.training_log import curve
 
 SCORES = ("id", "label", "predicted", "correct", "adv_correct", "kept", "topk", "kendall", "iterate")
 DIGITS = 4
-SHOWN, GALLERY_BYTES = 8, 150_000
-UNSAID = ("platform",)  # of the environment: the kernel of one machine, which no reader needs
+GALLERY_EXAMPLES, GALLERY_BYTES = 8, 150_000
+OMITTED = ("platform",)  # of the environment: the kernel of one machine
 
 _ROOT = r"(?:file://)?(?:~|[A-Za-z]:)?[/\\](?!/)"
-# In quotes a path may hold anything; a text that is nothing but a path, too.
+# In quotes, or where the text is nothing else, a path may contain spaces and punctuation.
 _QUOTED = re.compile(rf"(['\"])([\w-]+=)?({_ROOT}[^'\"]+)\1")
 _WHOLE = re.compile(rf"{_ROOT}(?:(?! -)[^'\"\n])+")
-# Elsewhere: an absolute path, also after an option (-o/x, --out=/x) or a colon, but not an address (https://…) or a
-# fraction. It ends at a mark that no further part of it follows.
+# Elsewhere: an absolute path, also after an option (-o/x, --out=/x) or a colon, but not a URL or a fraction. It ends at
+# whitespace, or at punctuation after its last separator.
 _PATH = re.compile(
     rf"(?:(?<![\w./\\)\]-])|(?<=\s-\w))(?!//){_ROOT}"
     r"(?:[^\s'\"=,;:()\[\]<>]|[=,;()\[\]](?![/\\~'\"\s])(?=[^\s'\"]*[/\\]))+"
 )
 
 
-def record(run: RunResults, evaluation: Evaluation, *, name: str | None = None) -> Record:
-    """The record of one evaluation of a run; `name` replaces what its configuration calls the variant."""
+def record(run: RunResults, evaluation: EvaluationResults, *, name: str | None = None) -> Record:
+    """The record of one evaluation of a run; `name` replaces its variant."""
     examples, recorded = evaluation.summary.get("examples"), len(evaluation.records)
     if examples != recorded:
         raise CheckpointError(
-            f"{evaluation.source} sums up {examples} examples, but {recorded} are recorded beside it: evaluate again, "
-            f"with --examples {recorded or examples}"
+            f"{evaluation.source}: expected the records of {examples} examples, got {recorded}: evaluate again, with "
+            f"--examples {recorded or examples}"
         )
     return Record(
         variant=slug(name) if name else run.variant,
         config=portable(run.config),
-        environment=portable(_said(run.environment)),
+        environment=portable(_public(run.environment)),
         weights=evaluation.weights,
         training=asdict(run.training),
         curve=curve(run.metrics),
@@ -54,27 +54,26 @@ def record(run: RunResults, evaluation: Evaluation, *, name: str | None = None) 
     )
 
 
-def _said(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The environment of a run, and of each time it was resumed, without what is UNSAID."""
-    said = {key: value for key, value in environment.items() if key not in UNSAID}
-    return {**said, "resumed": [_said(again) for again in said["resumed"]]} if "resumed" in said else said
+def _public(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The environment of a run, and of each resumption, without the OMITTED keys."""
+    kept = {key: value for key, value in environment.items() if key not in OMITTED}
+    return {**kept, "resumed": [_public(again) for again in kept["resumed"]]} if "resumed" in kept else kept
 
 
 def write_records(
     runs: Iterable[RunResults], folder: str | Path, *, name: str | None = None, force: bool = False
 ) -> list[tuple[Path, bool]]:
-    """Write a record and a small gallery for every evaluation of the runs: (file, whether it was written).
+    """Write a record and a small gallery for every evaluation of the runs; return (file, whether it changed).
 
-    What is there already stays untouched if it is the same, and is replaced with `force` alone if it is not. Nothing is
-    written before everything has been checked.
+    A record that exists and differs is replaced only with `force`. Nothing is written before everything is checked.
     """
     if name is not None and not slug(name):
         raise InvalidInput(f"expected a --name with letters or digits, got {name!r}: ig-norm-wide, for example")
     target = Path(folder)
-    made: dict[Path, tuple[Record, Evaluation]] = {}
+    made: dict[Path, tuple[Record, EvaluationResults]] = {}
     for run in runs:
         if not run.evaluations:
-            raise CheckpointError(f"{run.path} holds no evaluation: run `robattr evaluate {run.path}` first")
+            raise CheckpointError(f"{run.path} has no evaluation: run `robattr evaluate {run.path}` first")
         for evaluation in run.evaluations:
             kept = record(run, evaluation, name=name)
             path = target / f"{kept.stem}.json"
@@ -87,7 +86,7 @@ def write_records(
 
 
 def portable(value: Any) -> Any:
-    """The same without absolute paths (what is left begins at `runs`, else is the last part) and without NaN."""
+    """The value without NaN and with absolute paths cut: to what begins at `runs`, else to the last part."""
     if isinstance(value, str):
         if _WHOLE.fullmatch(value):
             return _tail(value)
@@ -117,12 +116,12 @@ def _short(value: Any) -> Any:
     return int(value) if isinstance(value, bool) else value
 
 
-def _write(path: Path, kept: Record, evaluation: Evaluation) -> Iterator[tuple[Path, bool]]:
-    files, beside = {path: kept.text.encode()}, gallery.beside(path)
+def _write(path: Path, kept: Record, evaluation: EvaluationResults) -> Iterator[tuple[Path, bool]]:
+    files, beside = {path: kept.text.encode()}, gallery.path_for(path)
     if evaluation.gallery is None:
-        beside.unlink(missing_ok=True)  # of what was there before
+        beside.unlink(missing_ok=True)  # the gallery of a record that is replaced
     else:
-        files[beside] = small(read_gallery(evaluation.gallery), most=SHOWN, budget=GALLERY_BYTES)
+        files[beside] = thinned_file(read_gallery(evaluation.gallery), most=GALLERY_EXAMPLES, budget=GALLERY_BYTES)
     for file, content in files.items():
         new = not file.is_file() or file.read_bytes() != content
         if new:
@@ -136,8 +135,8 @@ def _collision(path: Path, there: Record, kept: Record, *, given: bool) -> str:
     said = ", ".join(f"{key} {old.get(key)!r} → {new.get(key)!r}" for key in odd[:3]) or "the scores of examples"
     more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
     if given:
-        return f"two of the runs would be {path} ({said}{more}): record one of them under another --name"
-    return f"{path} is the record of something else ({said}{more}): --force replaces it, another --name keeps both"
+        return f"two of the runs would be written to {path} ({said}{more}): record one of them under another --name"
+    return f"{path} exists and differs ({said}{more}): --force replaces it, another --name keeps both"
 
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:

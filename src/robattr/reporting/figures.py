@@ -1,7 +1,6 @@
-"""Publication figures with matplotlib: the paper's figure 1 grid, figure 2 box plots, and curves; tables beside them.
+"""Publication figures: the paper's figure 1 (maps), figure 2 (box plots) and curves, with the table.
 
-Functions take what was read and return a matplotlib `Figure`; `write_figures` alone touches the disk. Files are
-reproducible: no dates, fixed ids.
+Functions return a matplotlib `Figure`; only `write_figures` writes files. Files are reproducible: no dates, fixed ids.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from robattr._extras import need
-from robattr.reporting import curves, tables
+from robattr.reporting import tables
+from robattr.reporting.curves import COLOURS, Series, evaluation_series, styles, training_series
 from robattr.reporting.gallery import Array, Gallery, brightness, ceiling, read_gallery
 from robattr.reporting.record import slug
-from robattr.reporting.runs import Evaluation, Group, RunResults, measured
-from robattr.reporting.svg import SHADES, Series
+from robattr.reporting.run_results import EvaluationResults, Group, RunResults, group_evaluations
 
 FORMATS = ("pdf", "svg", "png")
-COLOURS = ("#7d838b", "#c47f12", "#2f80c9", "#0b6e66", "#a84583", "#6a4fc4")
+PALETTE = ("#7d838b", "#c47f12", "#2f80c9", "#0b6e66", "#a84583", "#6a4fc4")
 STYLE = {
     "font.size": 9.0,
     "axes.spines.top": False,
@@ -31,34 +30,34 @@ STYLE = {
     "pdf.fonttype": 42,
     "svg.hashsalt": "robattr",
 }
-MOST_MODELS = 6  # of a figure 1
+MOST_MODELS = 6  # in figure 1
 DASHES = ("-", "--", ":", "-.")
-DATELESS = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
+NO_DATES = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
 
 
 def write_figures(
     runs: Sequence[RunResults], folder: str | Path, *, formats: Sequence[str] = FORMATS, rows: int = 4
 ) -> list[Path]:
-    """Write every figure the runs have the records for, and the table as Markdown, LaTeX and CSV; the paths written."""
+    """Write every figure the runs have data for, and the table as Markdown, LaTeX and CSV; return the paths."""
     matplotlib = need("matplotlib", extra="report")
-    target, groups = Path(folder), measured(runs)
+    target, groups = Path(folder), group_evaluations(runs)
     target.mkdir(parents=True, exist_ok=True)
     written = [_text(target / f"table.{suffix}", make(tables.table(groups))) for suffix, make in _TABLES.items()]
     with matplotlib.rc_context(STYLE):
         for name, figure in _figures(runs, groups, rows):
             for suffix in formats:
                 path = target / f"{name}.{suffix}"
-                figure.savefig(path, format=suffix, bbox_inches="tight", dpi=200, metadata=DATELESS.get(suffix))
+                figure.savefig(path, format=suffix, bbox_inches="tight", dpi=200, metadata=NO_DATES.get(suffix))
                 written.append(path)
     return written
 
 
-def grid(group: Group, *, rows: int = 4) -> Any | None:
-    """The paper's figure 1, a row for each example: the image, then each model's maps before and after, and scores.
+def map_grid(group: Group, *, rows: int = 4) -> Any | None:
+    """The paper's figure 1: a row per example with the image and each model's maps before and after, and scores.
 
-    Of more models than fit on a page, one seed of each is shown, or else the first of each method.
+    Of more than MOST_MODELS models, one seed of each is shown, or else the first of each method.
     """
-    shown = [(run, e) for run, e in group.of_one_m().members if e.gallery]
+    shown = [(run, e) for run, e in group.with_one_m().members if e.gallery]
     for key in (lambda run: (run.method, run.config.get("model")), lambda run: run.method):
         if len(shown) > MOST_MODELS:
             shown = list({key(run): (run, e) for run, e in reversed(shown)}.values())[::-1]
@@ -67,7 +66,7 @@ def grid(group: Group, *, rows: int = 4) -> Any | None:
     shared = [int(i) for i in first.id if all(_same(first, g, i) for _, _, g in members)] if first else []
     if first is None or not shared:
         return None
-    chosen = _telling(shared, members[0][1], rows)
+    chosen = _typical(shared, members[0][1], rows)
     columns = 1 + 2 * len(members)
     figure = _figure(width=1.05 * columns, height=1.28 * len(chosen) + 0.35)
     axes = figure.subplots(
@@ -88,10 +87,10 @@ def grid(group: Group, *, rows: int = 4) -> Any | None:
     return figure
 
 
-def boxes(group: Group, colours: Mapping[str, int]) -> Any | None:
-    """The paper's figure 2: how top-k intersection and Kendall's correlation spread over the examples.
+def boxes(group: Group, style: Mapping[str, int]) -> Any | None:
+    """The paper's figure 2: top-k intersection and Kendall's correlation over the examples.
 
-    Runs of one method (seeds, say) share its colour. None where no example has a score.
+    Runs of one method share its colour. None where no example has a score.
     """
     shown = [(run, e) for run, e in group.members if e.scores("topk") and e.scores("kendall")]
     if not shown:
@@ -111,7 +110,7 @@ def boxes(group: Group, colours: Mapping[str, int]) -> Any | None:
             medianprops={"color": "black"},
         )
         for patch, (run, _) in zip(drawn["boxes"], shown, strict=True):
-            patch.set_facecolor(_colour(colours[run.name]))
+            patch.set_facecolor(_colour(style[run.name]))
             patch.set_alpha(0.55)
         axis.set_xlabel(label)
     axes[0].set_yticks(range(1, len(shown) + 1), [_literal(run.name) for run, _ in shown], fontsize=8)
@@ -120,9 +119,9 @@ def boxes(group: Group, colours: Mapping[str, int]) -> Any | None:
 
 
 def lines(panels: Sequence[tuple[str, Sequence[Series], bool]], *, x_label: str) -> Any | None:
-    """Panels of curves side by side: (label of y, series, logarithmic); None where none has a curve.
+    """Panels of curves: (label of y, series, logarithmic); None where there is no curve.
 
-    A curve that is zero throughout (the regulariser of a method without one) has no place on a logarithmic axis.
+    A logarithmic panel leaves out curves without a positive value (the regulariser of a method without one).
     """
     seen = [(label, [s for s in series if not log or max(s.ys) > 0], log) for label, series, log in panels]
     drawn = [panel for panel in seen if panel[1]]
@@ -130,7 +129,7 @@ def lines(panels: Sequence[tuple[str, Sequence[Series], bool]], *, x_label: str)
         return None
     names = {s.name for _, series, _ in drawn for s in series}
     width = 3.4 * len(drawn)
-    columns = max(1, min(2 * len(drawn), int(width / (0.6 + 0.065 * max(map(len, names))))))  # of the legend, in inches
+    columns = max(1, min(2 * len(drawn), int(width / (0.6 + 0.065 * max(map(len, names))))))  # of the legend
     figure = _figure(width=width, height=2.5 + 0.2 * -(-len(names) // columns))
     figure.set_layout_engine("constrained")
     for axis, (label, series, log) in zip(np.atleast_1d(figure.subplots(1, len(drawn))), drawn, strict=True):
@@ -138,8 +137,8 @@ def lines(panels: Sequence[tuple[str, Sequence[Series], bool]], *, x_label: str)
             axis.plot(
                 s.xs,
                 s.ys,
-                color=_colour(s.shade),
-                linestyle=DASHES[s.shade // SHADES % len(DASHES)],
+                color=_colour(s.style),
+                linestyle=DASHES[s.style // COLOURS % len(DASHES)],
                 label=_literal(s.name),
                 marker="." if len(s.xs) < 20 else None,
                 lw=1.4,
@@ -147,7 +146,7 @@ def lines(panels: Sequence[tuple[str, Sequence[Series], bool]], *, x_label: str)
         axis.set_xlabel(x_label)
         axis.set_ylabel(label)
         if log:
-            axis.set_yscale("log", nonpositive="mask")  # clipped, they would draw a fall to the bottom
+            axis.set_yscale("log", nonpositive="mask")  # the default draws a fall to the bottom
     entries: dict[str, Any] = {}
     for axis in figure.axes:
         handles, labels = axis.get_legend_handles_labels()
@@ -157,7 +156,7 @@ def lines(panels: Sequence[tuple[str, Sequence[Series], bool]], *, x_label: str)
 
 
 def figure_name(name: str, group: Group, groups: Sequence[Group]) -> str:
-    """The file of a group's figure, without its ending: of several groups, it says which (datasets may be folders)."""
+    """The file name of a group's figure without its ending; it names the group where there are several."""
     return name if len(groups) == 1 else f"{name}-{slug(group.key)}"
 
 
@@ -165,12 +164,12 @@ def _figures(runs: Sequence[RunResults], groups: Sequence[Group], rows: int) -> 
     made: list[tuple[str, Any | None]] = []
     compared = [_compared(group) for group in groups]
     for group in compared:
-        colours = curves.shades([run for run, _ in group.members])
+        style = styles([run for run, _ in group.members])
         found = {
-            "figure1": grid(group, rows=rows),
-            "figure2": boxes(group, colours),
-            "eps": _evaluated(group, "score_vs_eps", "eps", "ε", colours),
-            "iterations": _evaluated(group, "score_vs_iterations", "iterations", "iteration", colours),
+            "figure1": map_grid(group, rows=rows),
+            "figure2": boxes(group, style),
+            "eps": _evaluated(group, "score_vs_eps", "eps", "ε", style),
+            "iterations": _evaluated(group, "score_vs_iterations", "iterations", "iteration", style),
         }
         made += [(figure_name(name, group, groups), figure) for name, figure in found.items()]
     logged = (
@@ -182,26 +181,26 @@ def _figures(runs: Sequence[RunResults], groups: Sequence[Group], rows: int) -> 
     datasets = dict.fromkeys(run.dataset for run in runs)
     for dataset in datasets:
         chosen = [run for run in runs if run.dataset == dataset and run.path not in every - shown]
-        colours = curves.shades(chosen)
-        panels = [(label, curves.training(chosen, key, colours), log) for key, label, log in logged]
+        style = styles(chosen)
+        panels = [(label, training_series(chosen, key, style), log) for key, label, log in logged]
         suffix = "" if len(datasets) == 1 else f"-{slug(dataset)}"
         made.append((f"training{suffix}", lines(panels, x_label="training step")))
     return [(name, figure) for name, figure in made if figure is not None]
 
 
 def _compared(group: Group) -> Group:
-    """Of runs that vary m (the paper's table 2) one m stands beside other methods; by themselves they are compared."""
-    return group.of_one_m() if len({run.method for run, _ in group.members}) > 1 else group
+    """Keep one m beside other methods; runs that vary m alone (the paper's table 2) are all compared."""
+    return group.with_one_m() if len({run.method for run, _ in group.members}) > 1 else group
 
 
-def _evaluated(group: Group, curve: str, x: str, x_label: str, colours: Mapping[str, int]) -> Any | None:
+def _evaluated(group: Group, curve: str, x: str, x_label: str, style: Mapping[str, int]) -> Any | None:
     scores = (("topk", f"top-{group.k} intersection"), ("kendall", "Kendall's τ"))
-    panels = [(label, curves.evaluation(group, curve, x=x, y=key, colours=colours), False) for key, label in scores]
+    panels = [(label, evaluation_series(group, curve, x=x, y=key, styles=style), False) for key, label in scores]
     return lines(panels, x_label=x_label)
 
 
-def _telling(shared: Sequence[int], evaluation: Evaluation, rows: int) -> list[int]:
-    """Examples of different classes around the median score, so that the figure shows the usual case."""
+def _typical(shared: Sequence[int], evaluation: EvaluationResults, rows: int) -> list[int]:
+    """Examples of different classes with scores around the median: the typical case."""
     scored = {r["id"]: r for r in evaluation.records if r.get("topk") is not None}
     ranked = sorted((i for i in shared if i in scored), key=lambda i: scored[i]["topk"]) or list(shared)
     by_middle = sorted(ranked, key=lambda i: abs(ranked.index(i) - len(ranked) / 2))
@@ -241,8 +240,8 @@ def _figure(*, width: float, height: float) -> Any:
     return need("matplotlib.figure", extra="report").Figure(figsize=(width, height))
 
 
-def _colour(shade: int) -> str:
-    return COLOURS[shade % SHADES]
+def _colour(style: int) -> str:
+    return PALETTE[style % COLOURS]
 
 
 def _place(gallery: Gallery, i: int) -> int:
@@ -250,11 +249,11 @@ def _place(gallery: Gallery, i: int) -> int:
 
 
 def _same(one: Gallery, other: Gallery, i: int) -> bool:
-    """Whether both hold example i, and it is the same image."""
+    """Whether both have example i with the same image."""
     return i in other.id and np.array_equal(one.image[_place(one, i)], other.image[_place(other, i)])
 
 
-def _record(evaluation: Evaluation, i: int) -> Mapping[str, Any]:
+def _record(evaluation: EvaluationResults, i: int) -> Mapping[str, Any]:
     return next((r for r in evaluation.records if r.get("id") == i), {})
 
 
@@ -263,7 +262,7 @@ def _class(group: Group, label: int) -> str:
 
 
 def _literal(text: str) -> str:
-    """Text as it is: matplotlib would read what stands between dollar signs as mathematics."""
+    """Escape dollar signs, which matplotlib reads as mathematics."""
     return text.replace("$", r"\$")
 
 

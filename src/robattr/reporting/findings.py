@@ -1,4 +1,4 @@
-"""What the records say, in sentences. Every number is computed; nothing is claimed that the intervals do not carry."""
+"""The comparison of a group in sentences, with the reservations that follow from the intervals."""
 
 from __future__ import annotations
 
@@ -6,36 +6,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from robattr.reporting.runs import Evaluation, Group, RunResults
+from robattr.reporting.run_results import EvaluationResults, Group, RunResults
+
+Member = tuple[RunResults, EvaluationResults]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The headline of a group and the reservations a careful reader should have."""
+    """The headline of a group, and reservations."""
 
     headline: str
     cautions: tuple[str, ...]
 
 
 def finding(group: Group) -> Finding:
-    """Compare the reference model (NATURAL where there is one, else the most fragile) with the most robust one."""
-    scored = [(run, e) for run, e in group.members if _column(e, "topk").get("value") is not None]
+    """Compare the reference model (NATURAL, else the most fragile one) with the most robust one."""
+    scored = [(run, e) for run, e in group.members if e.column("topk").get("value") is not None]
     if not scored:
         return Finding(f"On {group.dataset} no example was scored, so there is nothing to compare.", ())
     if odd := unlike(group):
         said = (
-            f"On {group.dataset} the models were not measured alike ({', '.join(odd)}): their numbers do not compare."
+            f"On {group.dataset} the models were measured differently ({', '.join(odd)}): their numbers do not compare."
         )
         return Finding(said, tuple(_cautions(scored, scored[0], scored[0])))
-    best, worst = (choose(scored, key=lambda member: _mean(member[1], "topk")) for choose in (max, min))
+    best, worst = (choose(scored, key=lambda member: _topk(member[1])) for choose in (max, min))
     reference = next((member for member in scored if member[0].method == "natural"), worst)
     return Finding(_headline(group, reference, best), tuple(_cautions(scored, reference, best)))
 
 
 def unlike(group: Group) -> list[str]:
-    """The settings, but for the seed, on which the evaluations differ (`eps 0.03 and 0.1`): each audit has its own.
+    """The settings other than the seed in which the evaluations differ: `eps 0.03 and 0.1`.
 
-    And the examples, where as many have another digest: folders of one name may hold other images.
+    Also the examples, where as many have another digest: folders of the same name may have other images.
     """
     every = [e.summary.get("settings") or {} for _, e in group.members]
     odd = []
@@ -47,20 +49,19 @@ def unlike(group: Group) -> list[str]:
 
 
 def alarms(group: Group) -> list[tuple[str, str]]:
-    """(model, sentence) for everything the evaluations hold against themselves."""
+    """(model, warning) for every warning of the evaluations about their own validity."""
     return [(run.name, str(alarm)) for run, e in group.members for alarm in e.summary.get("alarms") or ()]
 
 
-def _headline(group: Group, reference: tuple[RunResults, Evaluation], best: tuple[RunResults, Evaluation]) -> str:
-    k = group.k
+def _headline(group: Group, reference: Member, best: Member) -> str:
     opening = (
-        f"On {group.dataset}, the attack replaced {_moved(reference[1])} of the {k} most important pixels of the "
+        f"On {group.dataset}, the attack replaced {_moved(reference[1])} of the {group.k} most important pixels of the "
         f"{reference[0].name} model"
     )
     if best[0] is reference[0]:
         return f"{opening}."
     sentence = f"{opening}, and {_moved(best[1])} of those of the {best[0].name} model"
-    before, after = _column(reference[1], "nat_acc").get("value"), _column(best[1], "nat_acc").get("value")
+    before, after = (member[1].column("nat_acc").get("value") for member in (reference, best))
     if before is None or after is None:
         return f"{sentence}."
     points = 100 * (float(before) - float(after))
@@ -70,11 +71,7 @@ def _headline(group: Group, reference: tuple[RunResults, Evaluation], best: tupl
     return f"{sentence}, whose accuracy on clean images is {abs(points):.1f} points {direction}."
 
 
-def _cautions(
-    scored: list[tuple[RunResults, Evaluation]],
-    reference: tuple[RunResults, Evaluation],
-    best: tuple[RunResults, Evaluation],
-) -> list[str]:
+def _cautions(scored: list[Member], reference: Member, best: Member) -> list[str]:
     said = []
     if best[0] is not reference[0]:
         both = reference[1], best[1]
@@ -85,13 +82,13 @@ def _cautions(
                 "those of both."
             )
         compared = {"topk": "pixels kept", "nat_acc": "accuracy"}
-        if unsettled := [words for key, words in compared.items() if _overlap(*(_column(e, key) for e in both))]:
+        if unsettled := [words for key, words in compared.items() if _overlap(*(e.column(key) for e in both))]:
             said.append(
                 f"The two models' intervals of {' and of '.join(unsettled)} overlap: this many examples do not settle "
                 "the difference."
             )
         others = [(run.name, e) for run, e in scored if run is not best[0] and run is not reference[0]]
-        if close := [name for name, e in others if _overlap(_column(e, "topk"), _column(best[1], "topk"))]:
+        if close := [name for name, e in others if _overlap(e.column("topk"), best[1].column("topk"))]:
             said.append(
                 f"Whether {best[0].name} keeps more than {' and '.join(close)} is not settled: their intervals overlap."
             )
@@ -99,7 +96,7 @@ def _cautions(
         share = e.summary.get("never_kept")
         if share is not None and float(share) >= 0.02:
             counted = (
-                "those count as unmoved, which flatters this model"
+                "those count as unmoved, which raises this model's score"
                 if str(e.summary.get("protocol")).startswith("paper")
                 else "those have no score"
             )
@@ -111,7 +108,7 @@ def _cautions(
 
 
 def _overlap(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether two intervals meet; of columns without intervals nothing is said."""
+    """Whether two intervals overlap; False where one of them is missing."""
     ends = [column.get(end) for column in (a, b) for end in ("low", "high")]
     return None not in ends and max(float(a["low"]), float(b["low"])) <= min(float(a["high"]), float(b["high"]))
 
@@ -120,13 +117,9 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _moved(evaluation: Evaluation) -> str:
-    return f"{100 * (1 - _mean(evaluation, 'topk')):.0f}%"
+def _moved(evaluation: EvaluationResults) -> str:
+    return f"{100 * (1 - _topk(evaluation)):.0f}%"
 
 
-def _mean(evaluation: Evaluation, key: str) -> float:
-    return float(_column(evaluation, key)["value"])
-
-
-def _column(evaluation: Evaluation, key: str) -> Mapping[str, Any]:
-    return evaluation.summary.get("columns", {}).get(key) or {}
+def _topk(evaluation: EvaluationResults) -> float:
+    return float(evaluation.column("topk")["value"])

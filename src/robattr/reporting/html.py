@@ -1,6 +1,6 @@
-"""The page: one file that holds everything it shows, and reaches for nothing.
+"""The report: one self-contained HTML page.
 
-Text is escaped by the template engine, the explorer's data is JSON with `<`, `>` and `&` written as escapes, and a
+The template engine escapes all text, the explorer's data is JSON with `<`, `>` and `&` written as escapes, and a
 content security policy admits the page's own script by its hash alone: a class called `<script>` does nothing.
 """
 
@@ -22,44 +22,47 @@ from robattr._extras import need
 from robattr._version import __version__
 from robattr.errors import InvalidInput
 from robattr.evaluation.run import PROBED
-from robattr.reporting import audit_sections, curves, svg
-from robattr.reporting.explorer import BUDGET, explorer
+from robattr.reporting import audit_sections, svg
+from robattr.reporting.audit_sections import Section
+from robattr.reporting.curves import evaluation_series, styles, training_series
+from robattr.reporting.explorer import explorer
 from robattr.reporting.export import portable
 from robattr.reporting.findings import alarms, finding
 from robattr.reporting.published import SOURCE
-from robattr.reporting.runs import Group, RunResults, measured
-from robattr.reporting.sections import Section
-from robattr.reporting.tables import show, table
-from robattr.reporting.verdict import by_weight
+from robattr.reporting.run_results import Group, RunResults, group_evaluations
+from robattr.reporting.tables import table
+from robattr.reporting.verdict import strictest_first
 
 SCORES = (("topk", "top-k intersection", 0.0, 1.0), ("kendall", "Kendall's rank correlation", -0.2, 1.0))
 LOGGED = (
     ("loss", "loss ℓ", True),
     ("penalty", "size of the regulariser (before its weight)", True),
     ("val_accuracy", "validation accuracy", False),
-)
+)  # (key, label, logarithmic)
+EVALUATED = (
+    "protocol", "map", "examples", "seed", "device", "seconds", "command", "settings", "versions", "diagnostics",
+)  # fmt: skip
 
 
 def page(
     runs: Sequence[RunResults],
     *,
     title: str = "Attribution robustness",
-    budget: int = BUDGET,
     opening: Sequence[Section] = (),
     closing: Sequence[Section] = (),
 ) -> str:
     """Render the runs as one HTML document, with sections before and after the measurements.
 
-    Where the caller has none, audits among the runs bring theirs: the verdict, the control, the classes.
+    Without given sections, audits among the runs add their own: the verdict, the control, the classes.
     """
     jinja2 = need("jinja2", extra="report")
-    runs = [by_weight(run) if run.method == audit_sections.METHOD else run for run in runs]
+    runs = [strictest_first(run) if run.method == audit_sections.METHOD else run for run in runs]
     found = audit_sections.audits(runs)
     led = bool(opening) or (len(runs) == 1 and bool(found))
     if not opening and not closing:
         opening = [s for run in found for s in audit_sections.opening(run, of=run.name if len(runs) > 1 else "")]
         closing = [s for run in found for s in audit_sections.closing(run, of=run.name if len(runs) > 1 else "")]
-    groups = measured(runs)
+    groups = group_evaluations(runs)
     script = _resource("explorer.js")
     template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         _resource("page.html.j2")
@@ -71,7 +74,7 @@ def page(
         css=_safe(_resource("page.css")),
         script=_safe(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        data=_safe(embedded({"colours": _ramp(), "groups": explorer(groups, budget=budget)})),
+        data=_safe(embedded({"colours": _ramp(), "groups": explorer(groups)})),
         groups=[_group(group) for group in groups],
         led=led,
         probed=PROBED,
@@ -93,48 +96,46 @@ def write_page(
     opening: Sequence[Section] = (),
     closing: Sequence[Section] = (),
 ) -> Path:
-    """Write `page` to a file, its folder made where missing."""
+    """Write `page` to a file; create its folder where it is missing."""
     target = Path(path)
     if target.is_dir():
-        raise InvalidInput(f"expected a file for the page, got the folder {target}: say {target / 'report.html'}")
+        raise InvalidInput(f"expected a file for the page, got the folder {target}: use {target / 'report.html'}")
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(page(runs, title=title, opening=opening, closing=closing), encoding="utf-8")
     return target
 
 
 def embedded(value: Any) -> str:
-    """JSON that may stand inside a `<script>` element: no byte of it can end the element or open another."""
-    text = json.dumps(_finite(value), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    """JSON for the inside of a `<script>` element, which it can neither end nor nest."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _group(group: Group) -> dict[str, Any]:
-    made = table([group])
-    colours = curves.shades([run for run, _ in group.members])
+    style = styles([run for run, _ in group.members])
     return {
         "group": group,
         "finding": finding(group),
         "alarms": alarms(group),
         "attack": _attack(group),
-        "table": made,
-        "show": show,
-        "legend": _legend(colours),
+        "table": table([group]),
+        "legend": _legend(style),
         "boxes": [
             svg.box_plot(
-                [(run.name, e.scores(key), colours[run.name]) for run, e in group.members],
+                [(run.name, e.scores(key), style[run.name]) for run, e in group.members],
                 label=label.replace("top-k", f"top-{group.k}"),
                 low=_floor(group, key, low),
                 high=high,
             )
             for key, label, low, high in SCORES
         ],
-        "eps": _charts(group, "score_vs_eps", x="eps", x_label="radius ε", colours=colours),
-        "steps": _charts(group, "score_vs_iterations", x="iterations", x_label="attack iterations", colours=colours),
+        "eps": _charts(group, "score_vs_eps", x="eps", x_label="radius ε", style=style),
+        "steps": _charts(group, "score_vs_iterations", x="iterations", x_label="attack iterations", style=style),
     }
 
 
 def _attack(group: Group) -> str:
-    """`ε = 0.1 · 15 iterations · 150 examples`, as far as the evaluations agree and say so."""
+    """`ε = 0.1 · 15 iterations · 150 examples`: the settings that all evaluations share."""
     summaries = [e.summary for _, e in group.members]
     said = []
     for key, form in (("eps", "ε = {:g}"), ("steps", "{} iterations"), ("repeats", "{} repeats")):
@@ -145,10 +146,10 @@ def _attack(group: Group) -> str:
     return " · ".join(said)
 
 
-def _charts(group: Group, curve: str, *, x: str, x_label: str, colours: Mapping[str, int]) -> list[str]:
+def _charts(group: Group, curve: str, *, x: str, x_label: str, style: Mapping[str, int]) -> list[str]:
     made = []
     for key, label, low, high in SCORES:
-        series = curves.evaluation(group, curve, x=x, y=key, colours=colours)
+        series = evaluation_series(group, curve, x=x, y=key, styles=style)
         floor = min([low, *(y for s in series for y in s.ys)]) if key == "kendall" else low
         title = label.replace("top-k", f"top-{group.k}")
         made.append(svg.line_chart(series, x_label=x_label, y_label=title, y_range=(floor, high), dots=True))
@@ -161,22 +162,22 @@ def _floor(group: Group, key: str, usual: float) -> float:
 
 
 def _training(runs: Sequence[RunResults]) -> list[tuple[str, list[tuple[str, str]], list[str]]]:
-    """(dataset, legend, charts) for each dataset that the runs were trained on."""
+    """(dataset, legend, charts) for each training dataset."""
     made = []
     for dataset in dict.fromkeys(run.dataset for run in runs):
         chosen = [run for run in runs if run.dataset == dataset]
-        colours = curves.shades(chosen)
+        style = styles(chosen)
         drawn = (
-            svg.line_chart(curves.training(chosen, key, colours), x_label="training step", y_label=label, log=log)
+            svg.line_chart(training_series(chosen, key, style), x_label="training step", y_label=label, log=log)
             for key, label, log in LOGGED
         )
         if charts := [chart for chart in drawn if chart]:
-            made.append((dataset, _legend(colours), charts))
+            made.append((dataset, _legend(style), charts))
     return made
 
 
-def _legend(colours: Mapping[str, int]) -> list[tuple[str, str]]:
-    return [(name, svg.look(shade)) for name, shade in colours.items()]
+def _legend(styles: Mapping[str, int]) -> list[tuple[str, str]]:
+    return [(name, svg.css_class(style)) for name, style in styles.items()]
 
 
 def _about(run: RunResults) -> dict[str, Any]:
@@ -185,12 +186,15 @@ def _about(run: RunResults) -> dict[str, Any]:
         "path": _shown(run.path),
         "config": {key: _plain(portable(value)) for key, value in run.config.items()},
         "environment": {key: _plain(portable(value)) for key, value in run.environment.items()},
-        "evaluations": [_evaluated(e.summary) for e in run.evaluations],
+        "evaluations": [
+            {key: _plain(portable(e.summary[key])) for key in EVALUATED if e.summary.get(key) is not None}
+            for e in run.evaluations
+        ],
     }
 
 
 def _commands(runs: Sequence[RunResults]) -> list[str]:
-    """What was typed to make the runs, their evaluations and this page, each once and in that order."""
+    """The commands that made the runs, their evaluations and this page, each once and in that order."""
     trained = [run.environment.get("command") for run in runs]
     evaluated = [e.summary.get("command") for run in runs for e in run.evaluations]
     sources = [source for run in runs for source in _sources(run)]
@@ -199,34 +203,18 @@ def _commands(runs: Sequence[RunResults]) -> list[str]:
 
 
 def _sources(run: RunResults) -> list[Path]:
-    """What was read of a run: its directory, or its records."""
+    """The paths a run was read from: its directory, or its records."""
     records = [e.source for e in run.evaluations if e.source.parent != run.path / "records"]
     return records or [run.path]
 
 
 def _shown(path: Path) -> str:
-    """A path as it may be published: what lies above the working directory says more about the author than the run."""
+    """A path without the folders above the working directory, which are private."""
     return path.name if path.is_absolute() else path.as_posix()
 
 
-def _evaluated(summary: Mapping[str, Any]) -> dict[str, Any]:
-    shown = (
-        "protocol",
-        "map",
-        "examples",
-        "seed",
-        "device",
-        "seconds",
-        "command",
-        "settings",
-        "versions",
-        "diagnostics",
-    )
-    return {key: _plain(portable(summary[key])) for key in shown if summary.get(key) is not None}
-
-
 def _differing(runs: Sequence[RunResults]) -> list[tuple[str, list[str]]]:
-    """The configuration keys on which the runs disagree, with each run's value."""
+    """The settings in which the runs differ, with each run's value."""
     keys = dict.fromkeys(key for run in runs for key in run.config)
     rows = [(key, [_plain(portable(run.config.get(key, "–"))) for run in runs]) for key in keys]
     return [(key, values) for key, values in rows if len(set(values)) > 1]
@@ -247,17 +235,6 @@ def _ramp() -> str:
     matplotlib = need("matplotlib", extra="report")
     rgb = matplotlib.colormaps["magma"](np.linspace(0, 1, 256))[:, :3]
     return base64.b64encode(np.rint(255 * rgb).astype(np.uint8).tobytes()).decode("ascii")
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN; what is not a number is null."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return value
 
 
 def _resource(name: str) -> str:

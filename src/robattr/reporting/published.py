@@ -1,4 +1,4 @@
-"""The numbers printed in the paper, so that ours can stand beside them.
+"""The numbers printed in the paper, to compare ours with.
 
 Source: J. Chen, X. Wu, V. Rastogi, Y. Liang, S. Jha, "Robust Attribution Regularization", NeurIPS 2019. Accuracies and
 top-k intersections are shares in [0, 1] here; the paper prints per cent. Top-k is K = 100, for Flower K = 1000.
@@ -15,33 +15,30 @@ SOURCE = "Chen et al., Robust Attribution Regularization, NeurIPS 2019"
 class Published:
     """One row of a table of the paper."""
 
-    table: str
     nat_acc: float
     adv_acc: float
     topk: float
     kendall: float
 
     def column(self, name: str) -> float | None:
-        """The printed value of a column of ours, or None where the paper prints none."""
-        columns = {"nat_acc": self.nat_acc, "adv_acc": self.adv_acc, "topk": self.topk, "kendall": self.kendall}
-        return columns.get(name)
+        """The printed value of a column, or None where the paper has no such column."""
+        return getattr(self, name) if name in self.__dataclass_fields__ else None
 
 
-def _rows(table: str, printed: dict[str, str]) -> dict[tuple[str, str], Published]:
-    """Read rows printed as `method NA% AA% IN% CO`, one dataset after the other."""
+def _rows(printed: dict[str, str]) -> dict[tuple[str, str], Published]:
+    """Parse rows printed as `method NA% AA% IN% CO`, by dataset."""
     found = {}
     for dataset, lines in printed.items():
         for line in lines.strip().splitlines():
             method, *numbers = line.split()
             nat, adv, topk, kendall = map(float, numbers)
-            row = Published(table, round(nat / 100, 4), round(adv / 100, 4), round(topk / 100, 4), kendall)
+            row = Published(round(nat / 100, 4), round(adv / 100, 4), round(topk / 100, 4), kendall)
             found[dataset, method] = row
     return found
 
 
-# Table "compare with Madry": integrated gradients.
+# Table 1, integrated gradients.
 INTEGRATED_GRADIENTS = _rows(
-    "table 1",
     {
         "mnist": """
             natural     99.17  0.00 46.61 0.1758
@@ -68,9 +65,8 @@ INTEGRATED_GRADIENTS = _rows(
 
 DATASETS = tuple(dict.fromkeys(dataset for dataset, _ in INTEGRATED_GRADIENTS))
 
-# Table "simple gradient": the attack and the maps use the plain gradient.
+# Table 3, simple gradient: the attack and the maps use the plain gradient.
 SIMPLE_GRADIENT = _rows(
-    "table 3",
     {
         "mnist": """
             natural     99.17  0.00 16.64 0.0107
@@ -91,9 +87,9 @@ SIMPLE_GRADIENT = _rows(
     },
 )
 
-# Table "different m": MNIST IG-NORM, λ = 1, attack m = 10, by the m of the training integral.
+# Table 2: MNIST IG-NORM, λ = 1, attack m = 10, by the m of the training integral.
 DIFFERENT_M = {
-    m: Published("table 2", nat, adv, topk, kendall)
+    m: Published(nat, adv, topk, kendall)
     for m, nat, adv, topk, kendall in (
         (10, 0.9854, 0.7805, 0.6714, 0.2574),
         (20, 0.9872, 0.8029, 0.7078, 0.2699),
@@ -110,9 +106,9 @@ DIFFERENT_M = {
 
 
 def published(dataset: str, method: str, *, map_name: str = "ig", m: int | None = None) -> Published | None:
-    """The paper's row for a dataset, a method and the kind of map, or None where the paper has none.
+    """The paper's row for a dataset, a method and a kind of map, or None.
 
-    `m` is the number of integral points of training; it matters for MNIST IG-NORM alone, the only row the paper varies.
+    `m` is the number of nodes of the training integral; the paper varies it for MNIST IG-NORM alone.
     """
     if map_name == "ig" and (dataset, method) == ("mnist", "ig-norm") and m is not None:
         return DIFFERENT_M.get(m)

@@ -1,9 +1,9 @@
-"""A record: one evaluated run in one small JSON file, made to be committed; tables and pages are rendered from it.
+"""Records: one evaluation of one run in a small JSON file to commit. Tables and pages are rendered from them.
 
     results/<dataset>-<variant>-seed<seed>-<protocol>-<map>.json
     results/<dataset>-<variant>-seed<seed>-<protocol>-<map>-gallery.npz
 
-The summary is whole; the scores of the examples are columns, rounded to four digits; the training log is thinned.
+A record has the whole summary, the scores of the examples as columns of four digits, and a thinned training log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 
 from robattr.data.image_folder import name_of
 from robattr.errors import CheckpointError
-from robattr.reporting.files import read_object
 
 SCHEMA = 1
 
@@ -26,12 +25,13 @@ Columns = Mapping[str, list[Any]]
 
 @dataclass(frozen=True)
 class Record:
-    """What the file holds.
+    """The content of the file.
 
-    variant      what sets this model apart from others of its dataset and seed: `ig-norm-m20`
-    weights      digest of the weights that were evaluated
-    training     the end of the training (see `Training`); `curve` is its log, thinned
-    summary      of the evaluation
+    variant      sets this model apart from others of its dataset and seed: `ig-norm-m20`
+    weights      digest of the evaluated weights
+    training     the end of the training, a `TrainingSummary`
+    curve        the thinned training log
+    summary      the summary of the evaluation
     examples     per-example scores, {"id": […], "topk": […], …}
     """
 
@@ -46,24 +46,24 @@ class Record:
 
     @property
     def run(self) -> str:
-        """The run it is of: records that agree on this are evaluations of one model."""
-        dataset, foreign = measured_on(self.config, self.summary)
-        origin = f"-from-{slug(self.config.get('dataset'))}" if foreign else ""
+        """The name of the run, equal for all evaluations of one model."""
+        dataset, other = evaluated_dataset(self.config, self.summary)
+        origin = f"-from-{slug(self.config.get('dataset'))}" if other else ""
         return f"{slug(dataset)}-{self.variant}{origin}-seed{self.config.get('seed', 0)}"
 
     @property
     def stem(self) -> str:
-        """The name of its file."""
+        """The name of the file, without its ending."""
         return f"{self.run}-{slug(self.summary.get('protocol', '?'))}-{slug(self.summary.get('map', '?'))}"
 
     @property
     def text(self) -> str:
-        """The file, the same bytes for the same content: a line for each key, lists on one line."""
-        return "".join(_lines({"schema": SCHEMA, **asdict(self)})) + "\n"
+        """The text of the file: one line for each key, lists on one line."""
+        return "".join(_json({"schema": SCHEMA, **asdict(self)})) + "\n"
 
 
 def read_record(path: Path) -> Record:
-    """Read a record; what is damaged or of another kind is named in the error."""
+    """Read a record and check its structure."""
     content = read_object(path)
     if "schema" not in content:
         raise CheckpointError(f"{path} is not a record: expected a JSON object that `robattr record` wrote")
@@ -79,15 +79,18 @@ def read_record(path: Path) -> Record:
     return Record(**content)
 
 
-def measured_on(config: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[str, bool]:
-    """The dataset an evaluation is of, and whether the model was trained on another (folders go by their last name)."""
+def evaluated_dataset(config: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[str, bool]:
+    """The dataset of an evaluation, and whether the model was trained on another one.
+
+    Evaluations call an image folder by its last name, or `folder mnist` where that is a dataset's name.
+    """
     trained = str(config.get("dataset", "unknown"))
-    measured = str(summary.get("dataset") or trained)
+    evaluated = str(summary.get("dataset") or trained)
     folder = name_of(Path(trained))
-    if folder == measured != Path(trained).name:  # called like one of ours: a record keeps no path that tells it apart
+    if folder == evaluated != Path(trained).name:  # `folder mnist`: a record has no path that would tell it from mnist
         return folder, False
-    same = measured in (trained, folder)
-    return (trained if same else measured), not same
+    same = evaluated in (trained, folder)
+    return (trained if same else evaluated), not same
 
 
 def rows(columns: Columns) -> Iterator[dict[str, Any]]:
@@ -97,12 +100,12 @@ def rows(columns: Columns) -> Iterator[dict[str, Any]]:
 
 
 def slug(text: object) -> str:
-    """Text as part of a file's name: `mnist/ig-norm (tuned)` → `mnist-ig-norm-tuned`."""
+    """Text as part of a file name: `mnist/ig-norm (wide)` → `mnist-ig-norm-wide`."""
     return re.sub(r"[^\w.@]+", "-", str(text)).strip("-")
 
 
 def variant(config: Mapping[str, Any]) -> str:
-    """What the configuration calls the model: its recipe, less the dataset, and the m of its integral if it has one."""
+    """The recipe without its dataset, and m for methods that integrate: `ig-norm-m20`."""
     method = str(config.get("name") or config.get("method") or "model")
     recipe = str(config.get("recipe") or "").partition("/")[2]
     name = slug(recipe if method in recipe else method)
@@ -110,12 +113,50 @@ def variant(config: Mapping[str, Any]) -> str:
     return f"{name}-m{config['m']}" if integral and config.get("m") else name
 
 
-def _lines(value: Any, indent: str = "") -> Iterator[str]:
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object. NaN and infinities, which JSON lacks, become None."""
+    try:
+        value = _parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as cause:
+        raise CheckpointError(f"{path} could not be read as JSON ({cause}): the file is damaged") from cause
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def read_lines(path: Path, *, allow_torn_end: bool = False) -> tuple[Mapping[str, Any], ...]:
+    """Read the objects of a JSON-lines file; () where it does not exist.
+
+    `allow_torn_end` ignores a last line that is not JSON: a log that is still being written.
+    """
+    if not path.is_file():
+        return ()
+    lines = [(number, line) for number, line in enumerate(path.read_bytes().splitlines(), start=1) if line.strip()]
+    remedy = "the file is damaged: delete that line, or restore the file"
+    read: list[Mapping[str, Any]] = []
+    for number, line in lines:
+        try:
+            row = _parse(line.decode("utf-8"))
+        except ValueError as cause:
+            if allow_torn_end and number == lines[-1][0]:
+                break
+            raise CheckpointError(f"{path}, line {number} is not JSON ({cause}); {remedy}") from cause
+        if not isinstance(row, dict):
+            raise CheckpointError(f"{path}, line {number}: expected a JSON object, got {type(row).__name__}; {remedy}")
+        read.append(row)
+    return tuple(read)
+
+
+def _parse(text: str) -> Any:
+    return json.loads(text, parse_constant=lambda _: None)
+
+
+def _json(value: Any, indent: str = "") -> Iterator[str]:
     if not isinstance(value, Mapping) or not value:
         yield json.dumps(value, ensure_ascii=False, allow_nan=False)
         return
     deeper = indent + " "
     for number, (key, inner) in enumerate(value.items()):
         yield f"{',' if number else '{'}\n{deeper}{json.dumps(key, ensure_ascii=False)}: "
-        yield from _lines(inner, deeper)
+        yield from _json(inner, deeper)
     yield f"\n{indent}}}"

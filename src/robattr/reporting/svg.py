@@ -1,7 +1,7 @@
-"""Small charts as inline SVG that follow the page's colours, light or dark.
+"""Small charts as inline SVG; colours come from the style sheet, light or dark.
 
-Series take the classes `s0`, `s1`, …, whose colours are the style sheet's. Every text is escaped here: names come from
-files. Coordinates are user units of a 460-wide view box, so that a chart stays readable at the width of a phone.
+Series have the classes `s0`, `s1`, … of the style sheet. All text is escaped here: names come from files. The view box
+is 460 units wide, so that a chart is readable on a phone.
 """
 
 from __future__ import annotations
@@ -14,25 +14,15 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
+from robattr.reporting.curves import COLOURS, DASHES, Series
+
 WIDTH = 460
-SHADES = 6  # colours of the style sheet
-DASHES = 4  # and patterns of a line
 
 
-def look(shade: int) -> str:
-    """The classes of a shade: its colour, and its dash beyond the first."""
-    dash = shade // SHADES % DASHES
-    return f"s{shade % SHADES}" + (f" d{dash}" if dash else "")
-
-
-@dataclass(frozen=True)
-class Series:
-    """A named sequence of points; `shade` chooses its colour and dash, the same for one model in every chart."""
-
-    name: str
-    xs: Sequence[float]
-    ys: Sequence[float]
-    shade: int
+def css_class(style: int) -> str:
+    """The CSS classes of a style: its colour, and its dash beyond the first."""
+    dash = style // COLOURS % DASHES
+    return f"s{style % COLOURS}" + (f" d{dash}" if dash else "")
 
 
 @dataclass(frozen=True)
@@ -73,7 +63,7 @@ class Box:
 
 
 def box_of(values: Iterable[float]) -> Box | None:
-    """The box of the finite values, None where there are none."""
+    """The box of the finite values; None where there are none."""
     v: NDArray[np.float64] = np.array([x for x in values if math.isfinite(x)], dtype=np.float64)
     if v.size == 0:
         return None
@@ -85,16 +75,16 @@ def box_of(values: Iterable[float]) -> Box | None:
 
 
 def box_plot(rows: Sequence[tuple[str, Iterable[float], int]], *, label: str, low: float, high: float) -> str:
-    """Horizontal boxes of one score, a row for each model: (name, values, shade).
+    """Horizontal box plots of one score, a row for each model: (name, values, style).
 
-    The parts of a name have lines of their own.
+    Each comma-separated part of a name has its own line.
     """
     names = [name.split(", ") for name, _, _ in rows]
     top, pitch = 10, max(40, 15 * max(map(len, names), default=0) + 10)
     height = top + pitch * len(rows) + 40
     x = Axis(low, high, 122, WIDTH - 16)
     parts = [_grid_x(x, top, height - 40)]
-    for i, (name, values, shade) in enumerate(rows):
+    for i, (name, values, style) in enumerate(rows):
         y = top + pitch * i + pitch / 2
         first, *more = (
             f' x="112" y="{y + 15 * (line - (len(names[i]) - 1) / 2):.1f}" text-anchor="end" dy=".35em">{_short(part)}'
@@ -105,7 +95,7 @@ def box_plot(rows: Sequence[tuple[str, Iterable[float], int]], *, label: str, lo
         if box is None:
             parts.append(f'<text x="130" y="{y:.1f}" dy=".35em">no scores</text>')
             continue
-        parts.append(_box(box, x, y, name=name, shade=shade))
+        parts.append(_box(box, x, y, name=name, style=style))
     parts.append(_x_label(label, x, height))
     return _svg(parts, height, title=f"Box plot of {label}: {', '.join(row[0] for row in rows)}")
 
@@ -119,7 +109,7 @@ def line_chart(
     log: bool = False,
     dots: bool = False,
 ) -> str:
-    """Lines over a common x axis. With `log`, points that are not positive are left out: they have no logarithm."""
+    """Lines over a common x axis. With `log`, points that are not positive are left out."""
     kept = [s for s in (_finite(s, positive=log) for s in series) if s.xs]
     if not kept:
         return ""
@@ -136,11 +126,11 @@ def line_chart(
     for s in kept:
         points = [(x(a), y(b)) for a, b in zip(s.xs, s.ys, strict=True)]
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
-        shade = look(s.shade)
-        parts.append(f'<polyline class="line {shade}" points="{path}"><title>{escape(s.name)}</title></polyline>')
+        css = css_class(s.style)
+        parts.append(f'<polyline class="line {css}" points="{path}"><title>{escape(s.name)}</title></polyline>')
         if dots:
             parts += [
-                f'<circle class="dot {shade}" cx="{a:.1f}" cy="{b:.1f}" r="3.5">'
+                f'<circle class="dot {css}" cx="{a:.1f}" cy="{b:.1f}" r="3.5">'
                 f"<title>{escape(s.name)}: {number(v)} at {number(u)}</title></circle>"
                 for (a, b), u, v in zip(points, s.xs, s.ys, strict=True)
             ]
@@ -154,8 +144,7 @@ def number(value: float) -> str:
     return f"{value:,.4f}".rstrip("0").rstrip(".")
 
 
-def _box(box: Box, x: Axis, y: float, *, name: str, shade: int) -> str:
-    css = f"s{shade % SHADES}"
+def _box(box: Box, x: Axis, y: float, *, name: str, style: int) -> str:
     left, right, half = x(box.q1), x(box.q3), 10
     tip = f"{name}: median {box.median:.3f}, quartiles {box.q1:.3f} and {box.q3:.3f}"
     whiskers = "".join(
@@ -163,11 +152,11 @@ def _box(box: Box, x: Axis, y: float, *, name: str, shade: int) -> str:
         f'<line class="whisker" x1="{x(a):.1f}" x2="{x(a):.1f}" y1="{y - 5:.1f}" y2="{y + 5:.1f}"/>'
         for a, b in ((box.low, box.q1), (box.high, box.q3))
     )
-    # A thousand outliers would weigh more than the rest of the page: show at most sixty, evenly thinned.
+    # Show at most sixty outliers, evenly thinned: a thousand would be most of the page.
     stride = max(1, math.ceil(len(box.beyond) / 60))
     dots = "".join(f'<circle class="far" cx="{x(v):.1f}" cy="{y:.1f}" r="1.8"/>' for v in box.beyond[::stride])
     return (
-        f'<g class="box {css}"><title>{escape(tip)}</title>{whiskers}{dots}'
+        f'<g class="box s{style % COLOURS}"><title>{escape(tip)}</title>{whiskers}{dots}'
         f'<rect x="{left:.1f}" y="{y - half:.1f}" width="{max(right - left, 1.0):.1f}" height="{2 * half}" rx="2"/>'
         f'<line class="median" x1="{x(box.median):.1f}" x2="{x(box.median):.1f}" '
         f'y1="{y - half:.1f}" y2="{y + half:.1f}"/></g>'
@@ -176,7 +165,7 @@ def _box(box: Box, x: Axis, y: float, *, name: str, shade: int) -> str:
 
 def _grid_x(x: Axis, top: float, bottom: float) -> str:
     def middle(t: float) -> float:
-        return min(x(t), WIDTH - 4 * len(number(t)))  # a long number at the end stays inside
+        return min(x(t), WIDTH - 4 * len(number(t)))  # keep a long number at the end inside
 
     return "".join(
         f'<line class="grid" x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{top}" y2="{bottom}"/>'
@@ -211,7 +200,7 @@ def _finite(s: Series, *, positive: bool) -> Series:
         for x, y in zip(s.xs, s.ys, strict=True)
         if math.isfinite(x) and math.isfinite(y) and (y > 0 or not positive)
     ]
-    return Series(s.name, [p[0] for p in points], [p[1] for p in points], s.shade)
+    return Series(s.name, [p[0] for p in points], [p[1] for p in points], s.style)
 
 
 def _nice(low: float, high: float, wanted: int = 5) -> list[float]:

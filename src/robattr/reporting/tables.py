@@ -1,8 +1,8 @@
-"""The paper's table from summaries: ours with intervals, the paper's beside it, as Markdown, LaTeX, CSV or plain rows.
+"""The paper's table: our values with intervals and the paper's, as Markdown, LaTeX, CSV or for a terminal.
 
-Columns are the paper's: natural accuracy, accuracy under PGD, top-k intersection and Kendall's rank correlation of the
-maps before and after the attack. To them we add the share of examples on which no iterate kept the prediction: the
-reference implementation scores those 1, so a large share flatters a fragile model and must be seen.
+The columns are the paper's: natural accuracy, accuracy under PGD, top-k intersection and Kendall's rank correlation of
+the maps before and after the attack. We add the share of examples on which no iterate kept the prediction: the
+reference implementation scores those 1, so a large share makes a fragile model look robust.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ import csv as _csv
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from robattr._extras import need
 from robattr.reporting.published import SOURCE, published
-from robattr.reporting.runs import Evaluation, Group, RunResults
+from robattr.reporting.run_results import EvaluationResults, Group, RunResults
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table; `share` is printed in per cent, `best` says whether higher is marked as better."""
+    """A column of the table. `share`: printed in per cent; `mark_best`: the highest value of a group is marked."""
 
     key: str
     title: str
     share: bool
-    best: bool = False
+    mark_best: bool = False
 
     def show(self, value: float | None) -> str:
         if value is None:
@@ -34,8 +36,8 @@ class Column:
 COLUMNS = (
     Column("nat_acc", "Nat Acc.", share=True),
     Column("adv_acc", "Adv Acc.", share=True),
-    Column("topk", "TopK Inter.", share=True, best=True),
-    Column("kendall", "Rank Corr.", share=False, best=True),
+    Column("topk", "TopK Inter.", share=True, mark_best=True),
+    Column("kendall", "Rank Corr.", share=False, mark_best=True),
     Column("never_kept", "Never kept", share=True),
 )
 COLUMN = {column.key: column for column in COLUMNS}
@@ -43,31 +45,51 @@ COLUMN = {column.key: column for column in COLUMNS}
 
 @dataclass(frozen=True)
 class Cell:
-    """A value with its 95 % interval (None where there is none), the paper's, and whether it is the column's best."""
+    """A value with its 95% interval (None where there is none) and the paper's value."""
 
+    column: Column
     value: float | None
     low: float | None
     high: float | None
-    paper: float | None
-    best: bool
+    paper: float | None = None
+    best: bool = False
+
+    def __str__(self) -> str:
+        """`72.08% [70.1, 74.0]`."""
+        return f"{self.shown} {self.interval}".rstrip()
+
+    @property
+    def shown(self) -> str:
+        return self.column.show(self.value)
+
+    @property
+    def interval(self) -> str:
+        if self.low is None or self.high is None:
+            return ""
+        scale, digits = (100, 1) if self.column.share else (1, 3)
+        return f"[{scale * self.low:.{digits}f}, {scale * self.high:.{digits}f}]"
+
+    @property
+    def paper_shown(self) -> str:
+        return "" if self.paper is None else self.column.show(self.paper)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A run, measured on a dataset by a protocol with a kind of map; `alike`: on as many examples as its neighbours."""
+    """One evaluation of one run. `same_count`: all rows of its group have as many examples."""
 
     dataset: str
     protocol: str
     map_name: str
     approach: str
     examples: int
-    alike: bool
+    same_count: bool
     cells: tuple[Cell, ...]
 
     @property
     def label(self) -> str:
-        """The approach, and the number of examples where the rows beside it are of others."""
-        return self.approach if self.alike else f"{self.approach}, {self.examples:,} examples"
+        """The approach, and the number of examples where the rows of the group differ in it."""
+        return self.approach if self.same_count else f"{self.approach}, {self.examples:,} examples"
 
     @property
     def kind(self) -> str:
@@ -81,7 +103,7 @@ class Table:
     rows: tuple[Row, ...]
 
     def place(self, row: Row) -> str:
-        """The dataset of a row, and how it was measured where others of the table were measured otherwise."""
+        """The dataset of a row, with map and protocol where the rows differ in them."""
         return row.dataset if len({other.kind for other in self.rows}) == 1 else f"{row.dataset}, {row.kind}"
 
     @property
@@ -90,28 +112,64 @@ class Table:
 
 
 def table(groups: Iterable[Group]) -> Table:
-    """One row for every run of every group; the best value of a group is marked.
-
-    Rows of a group that are of more or fewer examples than others say how many, and none of them is the best.
-    """
-    gathered = tuple(groups)
-    rows = tuple(row for group in gathered for row in _group_rows(group))
+    """One row per evaluation; the best of a group is marked where all have as many examples."""
+    groups = tuple(groups)
+    rows = tuple(row for group in groups for row in _rows(group))
     kinds = "; ".join(dict.fromkeys(row.kind for row in rows))
-    ks = sorted({group.k for group in gathered})
-    k = f"k = {', '.join(map(str, ks))}"
-    caption = f"Robustness of attributions ({kinds}, {k}). Intervals are 95%."
+    k = ", ".join(map(str, sorted({group.k for group in groups})))
+    caption = f"Robustness of attributions ({kinds}, k = {k}). Intervals are 95%."
     shown = Table(caption, COLUMNS, rows)
     return Table(f"{caption} Paper: {SOURCE}.", COLUMNS, rows) if shown.has_paper else shown
 
 
+def make_cell(evaluation: EvaluationResults, column: Column) -> Cell:
+    """The cell of one evaluation, without the paper's value."""
+    share = {"value": evaluation.summary.get("never_kept")}
+    found = share if column.key == "never_kept" else evaluation.column(column.key)
+    value = found.get("value")
+    return Cell(column, None if value is None else float(value), found.get("low"), found.get("high"))
+
+
+def _rows(group: Group) -> list[Row]:
+    same_count = len(group.counts) == 1
+    made = [tuple(make_cell(e, column) for column in COLUMNS) for _, e in group.members]
+    best = [max((c.value for c in cells if c.value is not None), default=None) for cells in zip(*made, strict=True)]
+    marked = same_count and len(made) > 1
+    return [
+        Row(
+            dataset=group.dataset,
+            protocol=group.protocol,
+            map_name=group.map_name,
+            approach=run.name,
+            examples=e.examples,
+            same_count=same_count,
+            cells=tuple(
+                Cell(
+                    *(c.column, c.value, c.low, c.high),
+                    paper=_paper(run, e, c.column, by_m=len(group.ms) > 1),
+                    best=marked and c.column.mark_best and c.value is not None and c.value == highest,
+                )
+                for c, highest in zip(cells, best, strict=True)
+            ),
+        )
+        for (run, e), cells in zip(group.members, made, strict=True)
+    ]
+
+
+def _paper(run: RunResults, evaluation: EvaluationResults, column: Column, *, by_m: bool) -> float | None:
+    """The paper's value, for its own protocol only: beside another one it would invite a false comparison."""
+    if evaluation.summary.get("protocol") != "paper":
+        return None
+    # Table 2 where m varies, else table 1: ten midpoints are not the paper's ten right ends.
+    m = run.config.get("m") if by_m else None
+    row = published(run.dataset, run.method, map_name=str(evaluation.summary.get("map")), m=m)
+    return row.column(column.key) if row else None
+
+
 def markdown(made: Table) -> str:
-    """A GitHub table; the interval follows in brackets, the paper's value on a second line of the cell."""
+    """A GitHub table: value, interval in brackets, and the paper's value on a second line of the cell."""
     rows = [
-        [
-            escape_markdown(made.place(row)),
-            escape_markdown(row.label),
-            *(_markdown_cell(cell, column) for cell, column in zip(row.cells, made.columns, strict=True)),
-        ]
+        [escape_markdown(made.place(row)), escape_markdown(row.label), *map(_markdown_cell, row.cells)]
         for row in made.rows
     ]
     drawn = grid(["Dataset", "Approach", *(column.title for column in made.columns)], rows)
@@ -119,13 +177,13 @@ def markdown(made: Table) -> str:
 
 
 def grid(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table of cells that are escaped already."""
+    """A Markdown table from cells that are already escaped."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def latex(made: Table) -> str:
-    """A booktabs `tabular`; the best of a group is bold, the paper's value is set in grey brackets."""
+    """A booktabs `tabular`: the best of a group in bold, the paper's value in brackets."""
     lines = [
         "% needs \\usepackage{booktabs}",
         "\\begin{tabular}{ll" + "r" * len(made.columns) + "}",
@@ -138,14 +196,13 @@ def latex(made: Table) -> str:
         if place != previous:
             lines.append("\\midrule")
         shown = _escape_latex(place) if place != previous else ""
-        cells = [_latex_cell(c, column) for c, column in zip(row.cells, made.columns, strict=True)]
-        lines.append(" & ".join([shown, _escape_latex(row.label), *cells]) + r" \\")
+        lines.append(" & ".join([shown, _escape_latex(row.label), *map(_latex_cell, row.cells)]) + r" \\")
         previous = place
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", f"% {made.caption}", ""])
 
 
 def csv(made: Table) -> str:
-    """Full precision, one row per run; every column with its interval and the paper's value."""
+    """Full precision, one row per evaluation; every column with its interval and the paper's value."""
     out = io.StringIO()
     writer = _csv.writer(out, lineterminator="\n")
     parts = ("", "_low", "_high", "_paper")
@@ -157,86 +214,62 @@ def csv(made: Table) -> str:
     return out.getvalue()
 
 
-def show(cell: Cell, column: Column) -> str:
-    """`72.08% [70.1, 74.0]`, the form of the terminal."""
-    return f"{column.show(cell.value)}{_interval(cell, column)}"
+def rich_table(made: Table, console: Any) -> Any:
+    """A `rich` table for a terminal: a row per evaluation, or a line per value where the terminal is too narrow."""
+    rich = {name: need(f"rich.{name}", extra="cli") for name in ("table", "text", "box")}
+    text = rich["text"].Text  # not str: a name in square brackets is not markup
+    several = len({made.place(row) for row in made.rows}) > 1
+
+    def shown(cell: Cell, between: str) -> Any:
+        faint = "not bold dim default"
+        drawn = text(cell.shown, style="bold green" if cell.best else "")
+        if cell.interval:
+            drawn.append(f"{between}{cell.interval.strip('[]').replace(', ', '–')}", style=faint)
+        if cell.paper_shown:
+            drawn.append(f"{between}paper {cell.paper_shown}", style=faint)
+        return drawn
+
+    style = {"box": rich["box"].SIMPLE_HEAD, "caption": text(made.caption, style="dim"), "caption_justify": "left"}
+    wide = rich["table"].Table(**style, pad_edge=False)
+    for heading in ["Dataset", "Approach"] if several else ["Approach"]:
+        wide.add_column(heading, no_wrap=True)
+    for column in made.columns:
+        wide.add_column(column.title, justify="right", no_wrap=True)
+    narrow = rich["table"].Table(**style, pad_edge=False, show_header=False)
+    narrow.add_column(no_wrap=True)
+    narrow.add_column(overflow="fold")
+    previous = None
+    for row in made.rows:
+        place = made.place(row)
+        if previous not in (None, place):
+            wide.add_section()
+        previous = place
+        names = [text(place), text(row.label)] if several else [text(row.label)]
+        wide.add_row(*names, *(shown(cell, "\n") for cell in row.cells))
+        narrow.add_row("", text(f"{place} · {row.label}" if several else row.label, style="bold"))
+        for cell in row.cells:
+            narrow.add_row(text(cell.column.title), shown(cell, " "))
+        narrow.add_section()
+    unlimited = console.options.update_width(10_000)
+    return wide if console.measure(wide, options=unlimited).maximum <= console.width else narrow
 
 
-def _interval(cell: Cell, column: Column) -> str:
-    if cell.low is None or cell.high is None:
-        return ""
-    scale, digits = (100, 1) if column.share else (1, 3)
-    return f" [{scale * cell.low:.{digits}f}, {scale * cell.high:.{digits}f}]"
+def _markdown_cell(cell: Cell) -> str:
+    value = f"**{cell.shown}**" if cell.best else cell.shown
+    paper = f"<br>paper {cell.paper_shown}" if cell.paper_shown else ""
+    return f"{value} {cell.interval}".rstrip() + paper
 
 
-def _group_rows(group: Group) -> list[Row]:
-    alike = len(group.counts) == 1
-    best = {
-        column.key: max((v for _, e in group.members if (v := value_of(e, column.key)) is not None), default=None)
-        for column in COLUMNS
-        if column.best and alike and len(group.members) > 1
-    }
-    return [
-        Row(
-            dataset=group.dataset,
-            protocol=group.protocol,
-            map_name=group.map_name,
-            approach=run.name,
-            examples=evaluation.examples,
-            alike=alike,
-            cells=tuple(
-                _cell(run, evaluation, column, best.get(column.key), by_m=len(group.points) > 1) for column in COLUMNS
-            ),
-        )
-        for run, evaluation in group.members
-    ]
-
-
-def _cell(run: RunResults, evaluation: Evaluation, column: Column, best: float | None, *, by_m: bool) -> Cell:
-    summary = evaluation.summary
-    value = value_of(evaluation, column.key)
-    found = summary.get("columns", {}).get(column.key) or {}
-    # The paper's numbers are its own protocol's; beside any other they would invite a false comparison.
-    if summary.get("protocol") == "paper":
-        # Where m varies, its table; else table 1: ten midpoints are not the paper's ten right ends.
-        m = run.config.get("m") if by_m else None
-        row = published(run.dataset, run.method, map_name=str(summary.get("map")), m=m)
-    else:
-        row = None
-    return Cell(
-        value=value,
-        low=found.get("low"),
-        high=found.get("high"),
-        paper=row.column(column.key) if row else None,
-        best=value is not None and value == best,
-    )
-
-
-def value_of(evaluation: Evaluation, key: str) -> float | None:
-    """The value of a column; None where it was not measured."""
-    if key == "never_kept":
-        found = evaluation.summary.get("never_kept")
-    else:
-        found = (evaluation.summary.get("columns", {}).get(key) or {}).get("value")
-    return None if found is None else float(found)
-
-
-def _markdown_cell(cell: Cell, column: Column) -> str:
-    value = f"**{column.show(cell.value)}**" if cell.best else column.show(cell.value)
-    paper = f"<br>paper {column.show(cell.paper)}" if cell.paper is not None else ""
-    return f"{value}{_interval(cell, column)}{paper}"
-
-
-def _latex_cell(cell: Cell, column: Column) -> str:
-    value = _escape_latex(column.show(cell.value)).replace("–", "--")
+def _latex_cell(cell: Cell) -> str:
+    value = _escape_latex(cell.shown).replace("–", "--")
     value = f"\\textbf{{{value}}}" if cell.best else value
-    interval = f" {{\\scriptsize{_interval(cell, column)}}}" if cell.low is not None else ""
-    paper = f" ({_escape_latex(column.show(cell.paper))})" if cell.paper is not None else ""
+    interval = f" {{\\scriptsize {cell.interval}}}" if cell.interval else ""
+    paper = f" ({_escape_latex(cell.paper_shown)})" if cell.paper_shown else ""
     return f"{value}{interval}{paper}"
 
 
 def escape_markdown(text: str) -> str:
-    """Text that stays text in Markdown, also within a cell of a table."""
+    """Escape text for Markdown, also within a cell of a table."""
     return "".join(f"\\{c}" if c in "\\|*_`<>[]" else c for c in " ".join(text.split()))
 
 

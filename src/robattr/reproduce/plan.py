@@ -1,24 +1,135 @@
-"""A plan: train and evaluate each job, skipping what is done. Stopping and starting again continues it."""
+"""The plan for a table or figure: its runs, which of them are done, and how long the others take here."""
 
 from __future__ import annotations
 
-import signal
+import json
+import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from robattr.reporting.runs import RunResults, read_runs
-from robattr.reproduce import estimate
-from robattr.reproduce.job import Job, Progress
+import torch
 
-Bar = Callable[[str], AbstractContextManager[Progress]]
+from robattr import models, recipes
+from robattr.attacks import IFIA
+from robattr.attacks.maps import by_name
+from robattr.data import info
+from robattr.engine.processes import choose_device
+from robattr.errors import CheckpointError, InvalidInput, nearest
+from robattr.evaluation.protocol import named, paper
+from robattr.reporting.published import DATASETS
+from robattr.reporting.run_results import RunResults, read_runs
+from robattr.training import checkpoint
+from robattr.training.config import TrainConfig
+from robattr.training.run_directory import RunDirectory, read_config
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table or figure: the methods compared, the map attacked, the datasets; `points` varies m in training."""
+
+    title: str
+    methods: tuple[str, ...]
+    map: str = "ig"
+    datasets: tuple[str, ...] = DATASETS
+    points: tuple[int, ...] = ()
+
+
+TARGETS = {
+    "table1": Target("Attribution robustness of four training methods", recipes.METHODS),
+    "table2": Target("IG-NORM with different m", ("ig-norm",), datasets=("mnist",), points=tuple(range(10, 101, 10))),
+    "table3": Target("Robustness of simple-gradient maps", ("natural", "madry", "ig-sum-norm"), map="sg"),
+    "figure1": Target("Attribution maps before and after the attack", ("natural", "ig-norm", "ig-sum-norm")),
+    "figure2": Target("How attribution robustness spreads over examples", recipes.METHODS),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """Train `run` in `path`, then attack `map` on the first `examples` test examples, by `paper` or `strict`.
+
+    A job with 0 examples is not evaluated: another job starts from its weights.
+    """
+
+    run: TrainConfig
+    path: Path
+    map: str
+    examples: int
+    protocol: str = "paper"
+
+    @property
+    def name(self) -> str:
+        return f"{self.run.dataset}/{self.path.name}"
+
+    @property
+    def trained(self) -> bool:
+        """Whether the final weights exist; raises if the directory contains another run."""
+        here = RunDirectory(self.path)
+        if not here.config.exists():
+            return False
+        if differing := checkpoint.differences(self.run, read_config(here)):
+            raise CheckpointError(
+                f"{self.path} contains a run of another configuration ({differing}): move it away, or choose another "
+                "--out"
+            )
+        return here.weights.exists()
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether a summary of this many examples exists."""
+        summary = self.path / "records" / f"{self.protocol}-{self.map}.json"
+        with suppress(OSError, ValueError, KeyError):
+            return bool(json.loads(summary.read_text(encoding="utf-8"))["examples"] == self.examples)
+        return False
+
+    def starts_from(self, other: Job) -> bool:
+        return self.run.warm_start == other.path.as_posix()
+
+
+def jobs(
+    name: str,
+    out: Path,
+    *,
+    datasets: Sequence[str] = (),
+    kind: str = "paper",
+    examples: int | None = None,
+    seed: int = 0,
+    protocol: str = "paper",
+) -> list[Job]:
+    """The jobs of the target `name`, in order. Runs are in OUT/DATASET/METHOD, shared by tables and figures."""
+    if name not in TARGETS:
+        raise InvalidInput(f"unknown target {name!r}; {nearest(name, TARGETS)}")
+    if kind not in ("paper", "tuned"):
+        raise InvalidInput(f"expected recipes paper or tuned, got {kind!r}")
+    target = TARGETS[name]
+    made: list[Job] = []
+    for dataset in datasets or target.datasets:
+        test = info(dataset).sizes[2]
+        named(protocol, paper(dataset))  # raises now if the name is unknown, not after the training
+        for method in target.methods:
+            suffix = "-tuned" if kind == "tuned" and dataset != "fashion-mini" else ""
+            run = replace(recipes.get(f"{dataset}/{method}{suffix}"), seed=seed)
+            if first := recipes.before(run):
+                start = Job(first, out / dataset / _folder(first), target.map, 0, protocol)
+                run = replace(run, warm_start=start.path.as_posix())
+                made += [] if any(job.path == start.path for job in made) else [start]
+            for m in target.points or (None,):
+                varied = run if m is None else replace(run, m=m)
+                path = out / dataset / _folder(varied, several=m is not None)
+                made.append(Job(varied, path, target.map, min(examples or test, test), protocol))
+    return made
+
+
+def _folder(run: TrainConfig, *, several: bool = False) -> str:
+    return run.method + (f"-m{run.m}" if several else "") + (f"-seed{run.seed}" if run.seed else "")
 
 
 @dataclass(frozen=True)
 class Task:
-    """Half a job, and whether it is done."""
+    """The training or the evaluation of a job, and whether it is done."""
 
     kind: Literal["train", "evaluate"]
     job: Job
@@ -30,23 +141,14 @@ class Task:
         return f"{self.kind} {self.job.name} ({size})"
 
     def seconds(self, device: str) -> float:
-        """An estimate of the time that is left, as if nothing of it had been done."""
+        """Estimated time of the whole task, 0 if it is done."""
         if self.done:
             return 0.0
-        of = estimate.seconds_to_train if self.kind == "train" else estimate.seconds_to_evaluate
-        return of(self.job, device)
+        return training_seconds(self.job, device) if self.kind == "train" else evaluation_seconds(self.job, device)
 
 
-@dataclass(frozen=True)
-class Stopped:
-    """A signal interrupted the plan at this step."""
-
-    step: Task
-    signal: int
-
-
-def steps(jobs: Sequence[Job]) -> list[Task]:
-    """What the jobs ask for, in order; the evaluation of a model that must be trained again is not done."""
+def tasks(jobs: Sequence[Job]) -> list[Task]:
+    """The tasks of the jobs, in order. A model that must be trained again must be evaluated again."""
     made = []
     for job in jobs:
         trained = job.trained
@@ -56,29 +158,8 @@ def steps(jobs: Sequence[Job]) -> list[Task]:
     return made
 
 
-def execute(
-    plan: Sequence[Task], *, say: Callable[[str], None], bar: Bar, device: str = "auto", data_dir: Path | None = None
-) -> Stopped | None:
-    """Do what is left of the plan, telling each step as it begins; an interrupt stops it, and what was done is kept."""
-    for number, step in enumerate(plan, start=1):
-        say(f"{number}/{len(plan)} {step.title}{': done before' if step.done else ''}")
-        if step.done:
-            continue
-        if step.kind == "train":
-            outcome = step.job.train(device=device, data_dir=data_dir)
-            if not outcome.finished:
-                return Stopped(step, outcome.stopped_by or 15)
-        else:
-            try:
-                with bar(step.job.name) as progress:
-                    step.job.evaluate(device=device, data_dir=data_dir, progress=progress)
-            except KeyboardInterrupt:  # a training takes the signal itself, an evaluation is always ready to end
-                return Stopped(step, signal.SIGINT)
-    return None
-
-
 def results(jobs: Sequence[Job]) -> tuple[RunResults, ...]:
-    """The jobs' runs with the evaluations the jobs name: the directories may hold others."""
+    """The results of the jobs' runs, without evaluations that other jobs left in their directories."""
     shown = [job for job in jobs if job.examples]
     asked = {(job.path, job.protocol, job.map) for job in shown}
     return tuple(
@@ -90,3 +171,85 @@ def results(jobs: Sequence[Job]) -> tuple[RunResults, ...]:
         )
         for run in read_runs([job.path for job in shown])
     )
+
+
+# Estimates: gradients on random images are timed and multiplied. The time of a training step, and of an attack, is
+# linear in the number of attack steps, so 1 and 3 of them are timed.
+
+BLOCK = 16  # examples attacked together
+FEW, LONG = 2, 0.25  # on a CPU: images timed first; seconds after which the time is taken as proportional to them
+
+
+def training_seconds(job: Job, device: str = "auto") -> float:
+    """Steps × time of one step."""
+    typical = replace(  # without what does not change the time, so that similar runs are timed once
+        job.run, recipe="", steps=1, seed=0, schedule="constant", boundaries=(), rates=(), weight=1.0
+    )
+    one, three = (_step_seconds(replace(typical, attack_steps=n), device) for n in (1, 3))
+    each = max(0.0, (three - one) / 2)
+    attack_steps = 0 if job.run.method == "natural" else job.run.attack_steps
+    return job.run.steps * (max(one - each, 0.0) + each * attack_steps)
+
+
+def evaluation_seconds(job: Job, device: str = "auto") -> float:
+    """Examples × restarts of all attacks × iterations × time of one iteration."""
+    protocol = named(job.protocol, paper(job.run.dataset))
+    restarts = protocol.repeats + sum(n for _, n in protocol.sweep)
+    one, three = (_attack_seconds(job.run.dataset, job.map, n, device) for n in (1, 3))
+    return job.examples * restarts * protocol.steps * max(0.0, three - one) / (2 * BLOCK)
+
+
+@cache
+def _step_seconds(run: TrainConfig, device: str) -> float:
+    """Time of one gradient step."""
+    where = choose_device(device)
+    model = models.for_dataset(run.dataset).to(where)
+    x, y = _random_images(run.dataset, run.batch, where)
+    rho = run.objective(paper(run.dataset).bounds)
+    return _time(lambda n: rho(model, x[:n], y[:n]).value.mean().backward(), run.batch, where)
+
+
+@cache
+def _attack_seconds(dataset: str, map_name: str, steps: int, device: str) -> float:
+    """Time of an attribution attack of `steps` iterations on a block of examples."""
+    where, protocol = choose_device(device), paper(dataset)
+    model = models.for_dataset(dataset).to(where).eval()
+    x, y = _random_images(dataset, BLOCK, where)
+    map = by_name(map_name, N=protocol.N, bounds=protocol.bounds)
+    attack = IFIA(model, protocol.eps, protocol.alpha, steps, k=protocol.k, map=map, bounds=protocol.bounds)
+    return _time(lambda n: attack(x[:n], y[:n]), BLOCK, where)
+
+
+def _random_images(dataset: str, count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    about, (low, high) = info(dataset), paper(dataset).bounds
+    x = low + (high - low) * torch.rand(count, *about.shape, generator=torch.Generator().manual_seed(0))
+    return x.to(device), (torch.arange(count) % len(about.classes)).to(device)
+
+
+def _time(work: Callable[[int], object], count: int, device: torch.device) -> float:
+    """Seconds of `work(count)`, after a first call as warm-up; on a CPU, from a few images if they take long."""
+    few = count if device.type == "cuda" else min(FEW, count)
+    work(few)
+    seconds = _clock(work, few, device)
+    return seconds * count / few if few == count or seconds > LONG else _clock(work, count, device)
+
+
+def _clock(work: Callable[[int], object], count: int, device: torch.device) -> float:
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    wait()
+    began = time.perf_counter()
+    work(count)
+    wait()
+    return time.perf_counter() - began
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3.5 h`, `12 days`."""
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            amount = seconds / size
+            return f"{amount:.0f} {unit}" if amount >= 10 else f"{amount:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -21,7 +21,7 @@ from typing import Any
 import numpy
 import torch
 
-import robattr
+from robattr import _version
 from robattr.engine.files import locked, write_json
 from robattr.engine.processes import World, restarts
 from robattr.errors import CheckpointError, InvalidInput
@@ -129,7 +129,7 @@ def environment(world: World) -> dict[str, Any]:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["robattr", *sys.argv[1:]]),
         "versions": {
-            "robattr": robattr.__version__,
+            "robattr": _version.__version__,
             "python": platform.python_version(),
             "torch": torch.__version__,
             "numpy": numpy.__version__,
@@ -152,7 +152,7 @@ def _with_history(path: Path, now: dict[str, Any]) -> dict[str, Any]:
 
 def _git_state() -> str | None:
     """The commit of robattr's source (`-dirty` with local changes), or None if it is not a git checkout."""
-    source = Path(robattr.__file__)
+    source = Path(_version.__file__)
     git = partial(subprocess.run, cwd=source.parent, capture_output=True, check=True, text=True, timeout=10)
     try:
         git(["git", "ls-files", "--error-unmatch", source.name])  # a checkout of robattr, not one that contains it

@@ -16,7 +16,7 @@ from robattr.engine import Step, layout
 from robattr.engine.processes import World
 from robattr.errors import CheckpointError, InvalidInput, RobattrError, UnsupportedModel, nearest
 from robattr.formula.checks import check_batch
-from robattr.models.defaults import DEFAULTS
+from robattr.models.by_name import DEFAULTS
 from robattr.models.weights_file import locate
 from robattr.training import checkpoint
 from robattr.training.config import TrainConfig

@@ -29,7 +29,7 @@ Point = Mapping[str, Any]
 Scores = dict[str, float]
 Measure = Callable[[Path], Scores]
 """The scores of a finished run directory on validation data, among them `nat_acc`."""
-Started = Callable[[TrainConfig, Path], TrainConfig]
+Prepare = Callable[[TrainConfig, Path], TrainConfig]
 """The run of a point, for its directory, with weights at hand where it starts from a recipe's."""
 
 HEADINGS = {"nat_acc": "NA", "adv_acc": "AA", "topk": "IN", "kendall": "CO"}  # as the paper's table has them
@@ -103,7 +103,7 @@ def sweep(
     out: str | Path,
     *,
     measure: Measure,
-    started: Started = lambda run, path: run,
+    prepare: Prepare = lambda run, path: run,
     by: str = "",
     trials: int | None = None,
     device: str = "auto",
@@ -132,7 +132,7 @@ def sweep(
         path = out / name_of(trial.params)
         try:
             chosen = settings.change(run, trial.params)
-            while (outcome := _train_alone(chosen, path, started, device=device, data_dir=data_dir)) is None:
+            while (outcome := _train_alone(chosen, path, prepare, device=device, data_dir=data_dir)) is None:
                 time.sleep(1.0)
             if not outcome.finished:
                 return results(study), outcome.stopped_by
@@ -196,10 +196,10 @@ def _cell(column: str, score: float | None, best: float) -> str:
     return f"**{text}**" if score == best else text
 
 
-def _train_alone(run: TrainConfig, path: Path, started: Started, *, device: str, data_dir: str | Path | None) -> Any:
+def _train_alone(run: TrainConfig, path: Path, prepare: Prepare, *, device: str, data_dir: str | Path | None) -> Any:
     """Train (or continue) unless another worker is at it, or at what it starts from: then None."""
     try:
-        return train(started(run, path), path, device=device, data_dir=data_dir, resume=True)
+        return train(prepare(run, path), path, device=device, data_dir=data_dir, resume=True)
     except InUse:
         return None
 

@@ -42,9 +42,9 @@
   const state = { group: data.groups[0], example: null, step: 0, top: false, amplify: 1, cards: [], drawing: 0 };
   const className = (label) => state.group.classes[label] ?? String(label);
   const longest = () => Math.max(...state.group.iterations.map((t) => t.length));
-  // A thinned gallery holds one iterate of each example, the reported one, at an iteration of its own.
+  // A thinned gallery has one iterate of each example, the reported one; its iteration differs between examples.
   const reached = (t, step) => (t.length === 1 ? (step ? "after" : "before") : String(step ? t[step - 1] : 0));
-  // A card for each model; where there is one model, its examples stand side by side instead.
+  // A card for each model; a single model has a card for each of several examples.
   const ABREAST = 4;
   const alone = () => state.group.models.length === 1;
 
@@ -139,13 +139,13 @@
     const cards = state.cards.filter((card) => card.example);
     const images = await Promise.all(cards.map((card) => inflate(card.example.image)));
     const blobs = await Promise.all(cards.map(({ example: e, model }) => (e.models[model] ? inflate(e.models[model].blob) : null)));
-    if (ticket !== state.drawing) return; // a newer choice overtook this one
+    if (ticket !== state.drawing) return; // a newer choice is being drawn
     cards.forEach((card, i) => {
       card.body.hidden = !blobs[i]; card.absent.hidden = Boolean(blobs[i]);
       if (blobs[i]) drawCard(card, images[i], blobs[i]);
     });
     const drawn = { example: example.id, step: state.step, top: state.top, amplify: state.amplify };
-    Object.assign(document.body.dataset, drawn); // says what is on the screen, for tests
+    Object.assign(document.body.dataset, drawn); // what is on the screen, for tests
   };
 
   // ---- the cards ----
@@ -308,7 +308,7 @@
     $("step").max = longest();
     state.amplify = group.amplify; $("amplify").value = String(group.amplify);
     buildCards(); setStep(longest());
-    // Models are compared on the usual case; a model by itself is judged by its worst.
+    // Several models are compared on a typical example; a single model shows its worst.
     buildStrip(alone() ? 0 : Math.floor(group.examples.length / 2));
   };
   const legend = $("ramp").getContext("2d"), bar = legend.createImageData(256, 1);

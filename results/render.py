@@ -1,0 +1,181 @@
+"""Render docs/results.md from the records in this folder: `make results`, or `python -m results.render`.
+
+The page has the acceptance criteria, the paper's tables with our numbers, the figures of docs/figures, the remarks in
+notes.md, and the provenance of every record. It is never edited by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from results.acceptance import criteria
+from results.provenance import provenance
+from robattr.reporting.figures import figure_name
+from robattr.reporting.findings import alarms
+from robattr.reporting.published import DATASETS
+from robattr.reporting.run_results import EvaluationResults, Group, RunResults, group_evaluations, read_runs
+from robattr.reporting.tables import COLUMN, escape_markdown, grid, make_cell, markdown, table
+
+RESULTS = Path(__file__).parent
+PAGE = RESULTS.parent / "docs" / "results.md"
+
+PREFACE = """\
+How much of a model's explanations stays when an attacker changes the image a little and keeps the prediction? For
+each correctly classified test image an attack (IFIA) looks, within ε, for the image whose attribution map differs most
+from the map before; *TopK Inter.* is the share of the most important pixels that stay, *Rank Corr.* is Kendall's rank
+correlation of the two maps. *Nat Acc.* and *Adv Acc.* are accuracies on clean images and under PGD. *Never kept* is the
+share of examples on which no step of the attack kept the prediction: the paper's protocol scores those 1, which makes a
+model look more robust, so the share is shown with every score. Brackets are 95% intervals over examples; seeds have
+rows of their own, and nothing is averaged over them. `paper` is the reference's evaluation, `strict` the worst case
+over many more attacks. More in [Evaluation](evaluation.md)."""
+INEFFECTIVE = """\
+The paper observes, of IG-NORM on MNIST, that when training stops ℓ stays at about 1 while ‖IG‖₁ stays at 10 to 20, and
+calls the optimisation ineffective. The reference's logs print sums over a batch, so its two numbers may be such sums
+(the paper does not say); their ratio does not depend on that. Below, per example: means over the last lines of the
+training log, ‖IG‖₁ without λ or β and at the worst x' that training found."""
+STRONGER = """\
+The same models under other protocols. Noise is the control: the worst of ten random sign perturbations of size ε, which
+an attack must beat. Failures are correctly classified examples on which no step kept the prediction: `paper` scores
+them 1, `strict` leaves them out."""
+ACCEPTANCE = """\
+Under the `paper` protocol with IG maps. Of several seeds, the lowest of ours must exceed the highest of the other."""
+FIGURES = {
+    "figure1": "Maps before and after the attack",
+    "figure2": "Scores over the examples",
+    "eps": "Scores as ε grows",
+    "iterations": "Scores as the attack goes on",
+}
+
+
+def page(runs: Sequence[RunResults], *, notes: str = "", folder: Path = PAGE.parent) -> str:
+    """The page as Markdown; links and figures are relative to `folder`."""
+    runs = sorted(runs, key=lambda run: _rank(run.dataset))
+    groups = sorted(group_evaluations(runs), key=lambda g: (_rank(g.dataset), g.dataset))
+    sections = (
+        "# Results",
+        "Rendered by `make results` from the records; not edited by hand.",
+        PREFACE,
+        _acceptance(groups),
+        _table("Integrated gradients (the paper's table 1)", [g.with_one_m() for g in _of(groups, "paper", "ig")]),
+        _figures(_of(groups, "paper", "ig"), folder),
+        _table("Simple gradient (the paper's table 3)", _of(groups, "paper", "sg")),
+        _over_m(groups),
+        _stronger(runs, groups),
+        _ineffective(runs),
+        f"## What was tried\n\n{notes.strip()}" if notes.strip() else "",
+        provenance(runs, folder),
+    )
+    return "\n\n".join(section.strip() for section in sections if section) + "\n"
+
+
+def _acceptance(groups: Sequence[Group]) -> str:
+    parts = ["## Acceptance criteria", ACCEPTANCE]
+    for dataset in DATASETS:
+        if dataset not in {group.dataset for group in groups}:
+            parts += [f"### {dataset}", "Not measured yet."]
+            continue
+        rows = [(c.text, f"**{c.answer}**", escape_markdown(c.detail)) for c in criteria(dataset, groups)]
+        parts += [f"### {dataset}", grid(("criterion", "met", "by how much"), rows)]
+    return "\n\n".join(parts)
+
+
+def _table(title: str, groups: Sequence[Group]) -> str:
+    if not groups:
+        return f"## {title}\n\nNot measured yet."
+    counts = "; ".join(f"{g.dataset} {', '.join(f'{count:,}' for count in g.counts)}" for g in groups)
+    parts = [f"## {title}", markdown(table(groups)).strip(), f"Test examples: {counts}.", _warnings(groups)]
+    return "\n\n".join(parts).strip()
+
+
+def _warnings(groups: Iterable[Group]) -> str:
+    said = [f"- {escape_markdown(f'{g.title}, {name}: {text}')}" for g in groups for name, text in alarms(g)]
+    return "\n".join(["Warnings of the evaluations:", "", *said]) if said else ""
+
+
+def _figures(groups: Sequence[Group], folder: Path) -> str:
+    """The figures that `robattr figures` has written to `folder`/figures."""
+    found = []
+    for group in groups:
+        for name, title in FIGURES.items():
+            file = Path("figures") / f"{figure_name(name, group, groups)}.png"
+            if (folder / file).is_file():
+                found.append(f"### {title}, {group.dataset}\n\n![{title}, {group.dataset}]({file.as_posix()})")
+    return "\n\n".join(["## Figures", *found]) if found else ""
+
+
+def _over_m(groups: Sequence[Group]) -> str:
+    title = "IG-NORM on MNIST over m (the paper's table 2)"
+    chosen = [
+        replace(g, members=tuple((run, e) for run, e in g.members if run.method == "ig-norm"))
+        for g in _of(groups, "paper", "ig")
+        if len(g.ms) > 1
+    ]
+    note = "m is the number of points of the integral in training; the paper's are right ends."
+    return f"{_table(title, chosen)}\n\n{note}" if chosen else _table(title, ())
+
+
+def _stronger(runs: Sequence[RunResults], groups: Sequence[Group]) -> str:
+    """Every model that was measured by more than the paper's protocol, with the noise control."""
+    title = "## Stronger attacks"
+    rows = []
+    for run in runs:
+        for name in dict.fromkeys(e.summary.get("map") for e in run.evaluations):
+            of_map = [e for e in run.evaluations if e.summary.get("map") == name]
+            if any(e.summary.get("protocol") != "paper" for e in of_map):
+                rows += [_attacked(run, e) for e in sorted(of_map, key=lambda e: e.summary.get("protocol") != "paper")]
+    if not rows:
+        return f"{title}\n\nNot measured yet."
+    headings = ("Dataset", "Approach", "Protocol", "Map", "Examples", "Adv Acc.", "TopK Inter.", "Rank Corr.",
+                "Noise TopK", "Noise Rank", "Failures")  # fmt: skip
+    warnings = _warnings(group for group in groups if group.protocol != "paper")
+    return "\n\n".join([title, STRONGER, grid(headings, rows), warnings]).strip()
+
+
+def _attacked(run: RunResults, evaluation: EvaluationResults) -> list[str]:
+    scored = [r for r in evaluation.records if r.get("kept") is not None]
+    failed = sum(not r["kept"] for r in scored)
+    names = (run.dataset, run.name, str(evaluation.summary.get("protocol")), str(evaluation.summary.get("map")))
+    control = [replace(COLUMN[key], key=f"noise_{key}") for key in ("topk", "kendall")]
+    columns = (COLUMN["adv_acc"], COLUMN["topk"], COLUMN["kendall"], *control)
+    cells = [str(make_cell(evaluation, column)) for column in columns]
+    return [*map(escape_markdown, names), f"{len(evaluation.records):,}", *cells, f"{failed} of {len(scored):,}"]
+
+
+def _ineffective(runs: Sequence[RunResults]) -> str:
+    """ℓ and ‖IG‖₁ at the end of training, for the runs with a regulariser of IG."""
+    title = "## How effective was the optimisation?"
+    rows = []
+    for run in runs:
+        end = run.training
+        if run.method not in ("ig-norm", "ig-sum-norm") or not end.loss or end.ig is None:
+            continue
+        validated = "–" if end.val_accuracy is None else f"{100 * end.val_accuracy:.2f}%"
+        weight = f"{float(run.config.get('weight', 1)):g}"
+        numbers = (weight, f"{end.loss:.3g}", f"{end.ig:.3g}", f"{end.ig / end.loss:.3g}", validated, str(end.lines))
+        rows.append([run.dataset, escape_markdown(run.name), *numbers])
+    if not rows:
+        return f"{title}\n\n{INEFFECTIVE}\n\nNot measured yet."
+    paper = ["mnist", "IG-NORM, the paper", "1", "~1", "10–20", "10–20", "–", "–"]
+    headings = ("Dataset", "Approach", "λ or β", "ℓ", "‖IG‖₁", "‖IG‖₁ / ℓ", "Validation accuracy", "Log lines")
+    return "\n\n".join([title, INEFFECTIVE, grid(headings, [paper, *rows])])
+
+
+def _of(groups: Iterable[Group], protocol: str, map_name: str) -> list[Group]:
+    return [group for group in groups if (group.protocol, group.map_name) == (protocol, map_name)]
+
+
+def _rank(dataset: str) -> int:
+    """The paper's datasets in its order, then the others."""
+    return DATASETS.index(dataset) if dataset in DATASETS else len(DATASETS)
+
+
+def main() -> None:
+    notes = (RESULTS / "notes.md").read_text(encoding="utf-8")
+    PAGE.write_text(page(read_runs([RESULTS]), notes=notes), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(RESULTS.parent)}")
+
+
+if __name__ == "__main__":
+    main()

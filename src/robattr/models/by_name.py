@@ -1,0 +1,102 @@
+"""Networks by name: the network of a dataset, and a user's own by the function that builds it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from robattr.errors import InvalidInput, RobattrError, UnsupportedModel, nearest
+from robattr.models.cnn import paper_cnn, small_cnn
+from robattr.models.resnet import flower_resnet, gtsrb_resnet
+
+NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+
+DEFAULTS: dict[str, Callable[[], nn.Module]] = {
+    "mnist": paper_cnn,
+    "fashion-mnist": paper_cnn,
+    "gtsrb": gtsrb_resnet,
+    "flower": flower_resnet,
+    "fashion-mini": small_cnn,
+}
+
+
+def for_dataset(name: str) -> nn.Module:
+    """The paper's network for `name` (a small CNN for `fashion-mini`), initialised from torch's global generator.
+
+    Call `torch.manual_seed` first for a reproducible start.
+    """
+    if name not in DEFAULTS:
+        raise InvalidInput(f"expected a dataset with a network of its own, got {name!r}: {nearest(name, DEFAULTS)}")
+    return DEFAULTS[name]()
+
+
+def from_factory(ref: str) -> nn.Module:
+    """The module that "package.module:factory" returns; `factory` is a function or class without required arguments.
+
+    The current directory is importable, as with `python -m`. This runs the user's code: never pass a name that came
+    with a file. A name that already is a module (not a function) is returned as it is.
+    """
+    if not re.fullmatch(f"{NAME}:{NAME}", ref):
+        raise InvalidInput(f"expected 'package.module:factory', got {ref!r}; for example 'my_nets:make_net'")
+    where, _, what = ref.partition(":")
+    found = _attribute(_import(where), what, ref)
+    model = found if isinstance(found, nn.Module) else _call(found, ref)
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModel(f"expected {ref!r} to return a torch.nn.Module, got {type(model).__name__}")
+    return model
+
+
+def _import(name: str) -> Any:
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as cause:
+        if cause.name and (name == cause.name or name.startswith(f"{cause.name}.")):
+            raise InvalidInput(f"no module named {cause.name!r}, neither in {here} nor installed") from cause
+        raise InvalidInput(f"{name!r} was found, but it imports {cause.name!r}, which is not installed") from cause
+    except Exception as cause:
+        raise InvalidInput(f"importing {name!r} failed: {type(cause).__name__}: {cause}") from cause
+    finally:
+        sys.path.remove(here)
+
+
+def _attribute(module: Any, path: str, ref: str) -> Any:
+    try:
+        return reduce(getattr, path.split("."), module)
+    except AttributeError as cause:
+        public = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise InvalidInput(f"{module.__name__!r} has no {path!r}, as {ref!r} says: {nearest(path, public)}") from cause
+
+
+def _call(make: Any, ref: str) -> Any:
+    if not callable(make):
+        raise UnsupportedModel(f"expected {ref!r} to be a function that returns a module, got {type(make).__name__}")
+    wanted = _required(make)
+    if wanted:
+        raise InvalidInput(
+            f"{ref!r} needs the arguments {', '.join(wanted)}: point to a function without arguments that passes them"
+        )
+    try:
+        return make()
+    except RobattrError:
+        raise
+    except Exception as cause:
+        raise UnsupportedModel(f"{ref!r} failed: {type(cause).__name__}: {cause}") from cause
+
+
+def _required(make: Any) -> list[str]:
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except ValueError:  # some builtins have no signature; calling them tells
+        return []
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in optional]

@@ -1,0 +1,281 @@
+"""Evaluated runs, read from run directories or from records: settings, training log and every evaluation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from robattr import data
+from robattr.errors import CheckpointError
+from robattr.evaluation import gallery
+from robattr.evaluation.records import read_settings
+from robattr.reporting.record import Record, evaluated_dataset, read_lines, read_object, read_record, rows, variant
+from robattr.reporting.training_log import TrainingSummary, summarise
+
+APPROACHES = {
+    "natural": "NATURAL",
+    "madry": "Madry et al.",
+    "ig-norm": "IG-NORM",
+    "ig-sum-norm": "IG-SUM-NORM",
+}
+ORDER = tuple(APPROACHES)
+DISTINGUISHING = ("m", "weight", "eps", "steps", "seed")  # settings that tell runs of one method apart
+
+
+@dataclass(frozen=True)
+class EvaluationResults:
+    """One evaluation of one run: its summary, one record per example, its gallery and its summary file."""
+
+    summary: Mapping[str, Any]
+    records: tuple[Mapping[str, Any], ...]
+    gallery: Path | None
+    source: Path
+    weights: str | None = None
+
+    @property
+    def examples(self) -> int:
+        return int(self.summary.get("examples") or len(self.records))
+
+    @property
+    def k(self) -> int:
+        """The k of the top-k intersection; the attack may use another one."""
+        settings = self.summary.get("settings", {})
+        return int(settings.get("eval_k", settings.get("k", 100)))
+
+    def column(self, name: str) -> Mapping[str, Any]:
+        """A column of the summary: value, low, high and n; {} where it was not measured."""
+        return (self.summary.get("columns") or {}).get(name) or {}
+
+    def scores(self, name: str) -> list[float]:
+        """A score over the examples that have one: those that were classified correctly."""
+        return [float(r[name]) for r in self.records if r.get(name) is not None]
+
+
+@dataclass(frozen=True)
+class RunResults:
+    """A run with its evaluations, read from its directory or its records.
+
+    name         the name in tables: the paper's name of the method, and what sets the run apart
+    variant      the name in files
+    metrics      the training log; a record has a thinned one
+    training     the end of the training, always from the whole log
+    """
+
+    name: str
+    variant: str
+    path: Path
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    metrics: tuple[Mapping[str, Any], ...]
+    training: TrainingSummary
+    evaluations: tuple[EvaluationResults, ...]
+
+    @property
+    def dataset(self) -> str:
+        return str(self.config.get("dataset", "unknown"))
+
+    @property
+    def method(self) -> str:
+        return str(self.config.get("method", self.path.name))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Comparable evaluations: one dataset, one protocol, one kind of map, one k.
+
+    `show_k` is set where another group differs in k alone (images of another size): titles then say k.
+    """
+
+    dataset: str
+    protocol: str
+    map_name: str
+    members: tuple[tuple[RunResults, EvaluationResults], ...]
+    show_k: bool = False
+
+    @property
+    def title(self) -> str:
+        k = f" · k = {self.k}" if self.show_k else ""
+        return f"{self.dataset} · {self.protocol} protocol · {self.map_name} maps{k}"
+
+    @property
+    def key(self) -> str:
+        return f"{self.dataset}-{self.protocol}-{self.map_name}" + (f"-k{self.k}" if self.show_k else "")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names from the summaries, else from the dataset; () where unknown."""
+        written = next((e.summary["classes"] for _, e in self.members if e.summary.get("classes")), None)
+        if written is None and self.dataset in data.names():
+            written = data.info(self.dataset).classes
+        return tuple(map(str, written or ()))
+
+    @property
+    def k(self) -> int:
+        return self.members[0][1].k
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The distinct numbers of examples of the evaluations."""
+        return tuple(sorted({evaluation.examples for _, evaluation in self.members}))
+
+    @property
+    def ms(self) -> tuple[int, ...]:
+        """The values of m (nodes of the training integral) among the MNIST IG-NORM runs, the paper's table 2."""
+        return tuple(sorted({int(run.config["m"]) for run, _ in self.members if _varies_m(run)}))
+
+    def with_one_m(self) -> Group:
+        """Keep one m of the runs that vary it (the paper's table 2).
+
+        The m with most runs; of equals the one with most examples, then the longest training, then IG-SUM-NORM's m,
+        then the paper's 50.
+        """
+        if len(self.ms) < 2:
+            return self
+        count, examples, steps = Counter[int](), Counter[int](), Counter[int]()
+        for run, evaluation in self.members:
+            if _varies_m(run):
+                m = int(run.config["m"])
+                count[m] += 1
+                examples[m] += len(evaluation.records)
+                steps[m] += int(run.config.get("steps") or 0)
+        others = {run.config.get("m") for run, _ in self.members if run.method == "ig-sum-norm"}
+        chosen = max(count, key=lambda m: (count[m], examples[m], steps[m], m in others, m == 50, m))
+        members = tuple((r, e) for r, e in self.members if not _varies_m(r) or int(r.config["m"]) == chosen)
+        return replace(self, members=members)
+
+
+def read_run(path: str | Path) -> RunResults:
+    """Read a run directory."""
+    root = Path(path)
+    if not (root / "config.json").is_file():
+        raise CheckpointError(
+            f"{root} is neither a run directory (it has no config.json) nor a folder of records: `robattr train` and "
+            "`robattr record` write them"
+        )
+    config = read_object(root / "config.json")
+    environment = root / "environment.json"
+    metrics = read_lines(root / "metrics.jsonl", allow_torn_end=True)
+    return RunResults(
+        name=_approach(config, root),
+        variant=variant(config),
+        path=root,
+        config=config,
+        environment=read_object(environment) if environment.is_file() else {},
+        metrics=metrics,
+        training=summarise(metrics),
+        evaluations=tuple(_read_evaluation(found) for found in sorted((root / "records").glob("*.json"))),
+    )
+
+
+def read_runs(paths: Iterable[str | Path]) -> tuple[RunResults, ...]:
+    """Read runs (directories, records, folders of records), in the paper's order of methods.
+
+    Runs of the same name get the settings that differ added to it. Gallery files (from `results/mnist*`, say) are
+    ignored: records find their own.
+    """
+    directories: list[Path] = []
+    records: list[Path] = []
+    for path in map(Path, paths):
+        if path.name.endswith(gallery.ENDING):
+            continue
+        inside = [] if (path / "config.json").is_file() else sorted(path.glob("*.json"))
+        if path.is_file() or inside:
+            records += inside or [path]
+        else:
+            directories.append(path)
+    runs = sorted([*map(read_run, dict.fromkeys(directories)), *_read_records(records)], key=_order)
+    if not runs:
+        raise CheckpointError("no run was given: name at least one directory or record")
+    return tuple(_distinguish(run, [r for r in runs if (r.dataset, r.name) == (run.dataset, run.name)]) for run in runs)
+
+
+def group_evaluations(runs: Iterable[RunResults]) -> tuple[Group, ...]:
+    """Gather the evaluations of the runs into groups that can be compared, in order of appearance."""
+    gathered: dict[tuple[str, str, str, int], list[tuple[RunResults, EvaluationResults]]] = {}
+    for run in runs:
+        for evaluation in run.evaluations:
+            summary = evaluation.summary
+            dataset, other = evaluated_dataset(run.config, summary)
+            key = (dataset, str(summary.get("protocol", "?")), str(summary.get("map", "?")), evaluation.k)
+            named = replace(run, name=f"{run.name}, trained on {run.dataset}") if other else run
+            gathered.setdefault(key, []).append((named, evaluation))
+    if not gathered:
+        raise CheckpointError("none of the runs has an evaluation: run `robattr evaluate RUN` first")
+    same = Counter(key[:3] for key in gathered)
+    return tuple(Group(*key[:3], tuple(m), show_k=same[key[:3]] > 1) for key, m in gathered.items())
+
+
+def _order(run: RunResults) -> tuple[str, int, str, str, float, int, str]:
+    rank = ORDER.index(run.method) if run.method in ORDER else len(ORDER)
+    network, m, seed = (run.config.get(key) for key in ("model", "m", "seed"))
+    return run.dataset, rank, run.method, str(network or ""), float(m or 0), int(seed or 0), run.path.name
+
+
+def _approach(config: Mapping[str, Any], path: Path) -> str:
+    """The paper's name of the method, and the network where it is not the dataset's own."""
+    method = str(config.get("method", path.name))
+    network = f", {config['model']}" if config.get("model") else ""
+    return str(config.get("name") or f"{APPROACHES.get(method, method.upper())}{network}")
+
+
+def _varies_m(run: RunResults) -> bool:
+    return (run.dataset, run.method) == ("mnist", "ig-norm") and run.config.get("m") is not None
+
+
+def _distinguish(run: RunResults, twins: Sequence[RunResults]) -> RunResults:
+    """Add the distinguishing settings that differ to the run's name; its folder where they do not suffice."""
+    if len(twins) == 1:
+        return run
+    differing = [key for key in DISTINGUISHING if len({str(twin.config.get(key)) for twin in twins}) > 1]
+    if len({tuple(str(twin.config.get(key)) for key in differing) for twin in twins}) < len(twins):
+        return replace(run, name=f"{run.name} ({run.path.name})")
+    return replace(run, name=", ".join([run.name, *(f"{key} = {run.config.get(key)}" for key in differing)]))
+
+
+def _read_evaluation(path: Path) -> EvaluationResults:
+    """A summary and its records; the file may hold more records, of an earlier and longer evaluation."""
+    weights = read_settings(path).get("weights") if path.with_suffix(".settings").is_file() else None
+    summary = read_object(path)
+    records = read_lines(path.with_suffix(".jsonl"))[: summary.get("examples")]
+    return EvaluationResults(summary, records, _gallery(path), path, weights)
+
+
+def _read_records(paths: Iterable[Path]) -> list[RunResults]:
+    """One run for all records of one model."""
+    gathered: dict[Path, list[tuple[Path, Record]]] = {}
+    for path in dict.fromkeys(paths):
+        record = read_record(path)
+        gathered.setdefault(path.with_name(record.run), []).append((path, record))
+    return [_from_records(path, records) for path, records in gathered.items()]
+
+
+def _from_records(path: Path, records: Sequence[tuple[Path, Record]]) -> RunResults:
+    source, first = records[0]
+    for other, record in records[1:]:
+        if (record.config, record.environment) != (first.config, first.environment):
+            raise CheckpointError(
+                f"{source} and {other} have one name but come from different trainings: record one of the runs again, "
+                "with --force or under another --name"
+            )
+    given = "" if first.variant == variant(first.config) else f" ({first.variant})"  # by `robattr record --name`
+    return RunResults(
+        name=_approach(first.config, path) + given,
+        variant=first.variant,
+        path=path,
+        config=first.config,
+        environment=first.environment,
+        metrics=tuple(row for columns in first.curve.values() for row in rows(columns)),
+        training=TrainingSummary(**first.training),
+        evaluations=tuple(
+            EvaluationResults(record.summary, tuple(rows(record.examples)), _gallery(file), file, record.weights)
+            for file, record in records
+        ),
+    )
+
+
+def _gallery(summary: Path) -> Path | None:
+    path = gallery.path_for(summary)
+    return path if path.is_file() else None

@@ -1,0 +1,63 @@
+"""Audit runs with invented numbers, for tests of verdicts and pages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from robattr.reporting.run_results import RunResults, read_run
+
+Written = tuple[dict[str, Any], list[dict[str, Any]]]
+
+
+def column(value: float | None, half: float = 0.05) -> dict[str, Any]:
+    return {
+        "value": value,
+        "low": None if value is None else value - half,
+        "high": None if value is None else value + half,
+        "n": 0 if value is None else 20,
+    }
+
+
+def evaluation(
+    protocol: str, map: str, topk: float | None, *, noise: float = 0.9, accuracy: float = 0.9, **more: Any
+) -> Written:
+    """A summary and its records."""
+    records = [
+        {
+            "id": i,
+            "label": i % 2,
+            "correct": True,
+            "kept": True,
+            "topk": None if topk is None else topk - 0.2 * (i % 2),
+            "kendall": 0.1,
+        }
+        for i in range(20)
+    ]
+    summary = {
+        "protocol": protocol, "map": map, "examples": 20, "settings": {"eps": 8 / 255, "eval_k": 10},
+        "never_kept": 0.0, "alarms": [],
+        "classes": ["first", "second\x1b[0m"],
+        "columns": {
+            "topk": column(topk), "kendall": column(topk), "noise_topk": column(noise), "noise_kendall": column(noise),
+            "nat_acc": column(accuracy), "adv_acc": column(0.3),
+        },
+        **more,
+    }  # fmt: skip
+    return summary, records
+
+
+def run(*evaluations: Written, **config: Any) -> RunResults:
+    """The run directory of an audit that holds these, read."""
+    with TemporaryDirectory() as scratch:
+        place = Path(scratch) / "records"
+        place.mkdir()
+        about = {"name": "net", "method": "audit", "dataset": "images", "maps": ["ig", "sg"], **config}
+        (Path(scratch) / "config.json").write_text(json.dumps(about))
+        for summary, records in evaluations:
+            file = place / f"{summary['protocol']}-{summary['map']}.json"
+            file.write_text(json.dumps(summary))
+            file.with_suffix(".jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        return read_run(scratch)

@@ -1,0 +1,87 @@
+"""Estimates of cost: against counted passes and the memory that autograd keeps."""
+
+from __future__ import annotations
+
+import time
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+
+import robattr
+from audit_fixtures import Plain, bars
+from robattr.auditing import Plan, cost, wrap
+
+
+class Slow(nn.Module):
+    """Takes a known time per row: the clock of `cost` is replaced by a count of rows."""
+
+    rows = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        Slow.rows += len(x)
+        return self.net(x)
+
+
+def test_the_estimated_passes_are_those_of_a_training_step() -> None:
+    """The rows that go through the network in one step of IG-NORM, less those of the clean loss and the checks."""
+    plan = Plan(m=4, m_attack=2, attack_steps=3, batch=2)
+    x, y = bars(plan.batch)
+
+    def rows(m: int, attack_steps: int) -> int:
+        net, Slow.rows = Slow(), 0
+        by = robattr.PGD(attack_steps, 0.05)
+        rho = robattr.objectives.ig_norm(1.0, robattr.LinfBall(0.1), by, m=m, m_attack=plan.m_attack)
+        rho(net, x, y).value.sum().backward()
+        return Slow.rows
+
+    base = rows(plan.m, plan.attack_steps)
+    assert rows(plan.m + 1, plan.attack_steps) - base == plan.batch  # one pass per node
+    assert rows(plan.m, plan.attack_steps + 1) - base == plan.batch * plan.m_attack
+    assert plan.passes == 3 * 2 + 4
+
+
+def test_the_time_of_a_pass_is_per_example_and_node() -> None:
+    net, _ = wrap(Slow())
+    x, y = bars(2)
+    Slow.rows = 0
+    with patch.object(time, "perf_counter", lambda: float(Slow.rows)):
+        assert cost.seconds_per_pass(net, x, y) == 1.0
+        estimate = cost.training_cost(net, x, y, Plan(m=4, m_attack=2, attack_steps=3, batch=2))
+    assert estimate.seconds == 2 * (3 * 2 + 4)
+
+
+def test_the_peak_is_the_weights_and_the_nodes_of_the_path() -> None:
+    net, _ = wrap(Plain().eval())
+    x, y = bars(2)
+    weights = sum(p.numel() * 4 for p in net.parameters())
+    peak = [
+        cost.training_cost(net, x, y, Plan(m=m, m_attack=2, batch=b)).peak - 4 * weights for m, b in ((4, 2), (8, 4))
+    ]
+    assert peak[1] == 4 * peak[0] > 0
+    kept = cost.bytes_per_row(net, x)
+    assert peak[0] == kept * 2 * 4
+
+
+def test_memory_decides_the_chunk(monkeypatch) -> None:
+    net, _ = wrap(Plain().eval())
+    x, y = bars(2)
+    kept = cost.bytes_per_row(net, x)
+    monkeypatch.setattr(cost, "memory", lambda _: int(kept * 4 * 3.5 / cost.SHARE))  # 3.5 nodes of a batch of 4
+    assert cost.chunk_that_fits(net, x, m=8, batch=4) == 3
+    assert cost.chunk_that_fits(net, x, m=3, batch=4) is None
+    assert not cost.training_cost(net, x, y, Plan(m=8, batch=4)).fits
+    monkeypatch.setattr(cost, "memory", lambda _: 1)
+    assert cost.chunk_that_fits(net, x, m=8, batch=4) == 1
+
+
+def test_the_time_of_an_audit_counts_every_restart() -> None:
+    paper, both = cost.audit_seconds(1.0, examples=10, bounds=(0.0, 1.0))
+    passes = cost.FORWARD * 10 * 50 * 100  # examples, steps, points
+    assert paper == 3 * passes
+    assert both == (3 + 3 + 7) * passes  # strict: the paper's three and seven of its own
+    assert torch.cuda.is_available() or cost.memory(torch.device("cpu")) > 2**20

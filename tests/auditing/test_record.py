@@ -1,0 +1,107 @@
+"""The run directory of an audit: continued by the same call, refused to any other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import robattr
+from audit_fixtures import Plain, bars, taught
+from robattr.attacks import from_callable, simple_gradient
+from robattr.auditing import record
+from robattr.auditing.record import parse_maps
+from robattr.errors import CheckpointError, InvalidInput
+
+QUICK = {"steps": 1, "points": 2, "examples": 6, "device": "cpu", "eps": 8 / 255, "protocol": "paper"}
+
+
+@pytest.fixture
+def plain() -> nn.Module:
+    torch.manual_seed(0)
+    return taught(Plain(), *bars())
+
+
+class Stopped(Exception):
+    """What ends an audit between two blocks."""
+
+
+def test_an_interrupted_audit_continues_to_the_same_records(plain: nn.Module, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("robattr.evaluation.run.BATCH", (8, 8))  # 24 examples in three blocks
+    net, data, settings = plain, bars(24), {**QUICK, "examples": 24}
+    robattr.audit(net, data, out=tmp_path / "whole.html", **settings)
+
+    def stop(title: str, done: int, total: int) -> None:
+        if done < total:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        robattr.audit(net, data, out=tmp_path / "torn.html", watch=stop, **settings)
+    shard = tmp_path / "torn" / "records" / "paper-ig.rank0-of-1.jsonl"
+    assert 0 < shard.read_bytes().count(b"\n") < 24
+    assert not (tmp_path / "torn.html").exists()
+    seen: list[int] = []
+    robattr.audit(net, data, out=tmp_path / "torn.html", watch=lambda _, done, total: seen.append(done), **settings)
+    assert seen[-1] == 24
+    records = [tmp_path / name / "records" / "paper-ig.jsonl" for name in ("whole", "torn")]
+    assert records[0].read_bytes() == records[1].read_bytes()
+    assert (tmp_path / "torn.html").exists()
+
+
+def test_only_the_same_audit_continues(plain: nn.Module, tmp_path: Path, monkeypatch) -> None:
+    page = tmp_path / "audit.html"
+    first = robattr.audit(plain, bars(), maps="ig,sg", out=page, **QUICK)
+    files = [page.parent / "audit" / name for name in ("config.json", "environment.json", "records/paper-ig.jsonl")]
+    with monkeypatch.context() as patch:  # nothing is attacked again
+        patch.setattr("robattr.evaluation.run.evaluate_batch", None)
+        again = robattr.audit(plain, bars(), maps="ig,sg", out=page, **QUICK)
+    assert again.verdict == first.verdict
+    about = [file.read_bytes() for file in files]
+
+    def refused(match: str, data=None, **other: object) -> None:
+        with pytest.raises(CheckpointError, match=match):
+            robattr.audit(plain, data or bars(), maps="ig,sg", out=page, name="other", **{**QUICK, **other})
+
+    refused("examples", data=bars(seed=2))
+    for other in ({"eps": 0.1}, {"steps": 7}, {"points": 7}):
+        refused("attack", **other)
+    with torch.no_grad():
+        plain.head.bias[0] += 0.1
+    refused("weights")
+    assert [file.read_bytes() for file in files] == about  # the records keep their model's name and command
+    fresh = robattr.audit(plain, bars(), out=page, fresh=True, **QUICK)
+    assert [e.summary["map"] for e in fresh.run.evaluations] == ["ig"]  # of the old audit nothing is left
+
+
+def test_a_folder_of_something_else_is_not_used(plain: nn.Module, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("do not touch")
+    with pytest.raises(CheckpointError, match="exists and is not an audit: choose another page"):
+        robattr.audit(plain, bars(), out=tmp_path / "mine.html", **QUICK)
+    assert [p.name for p in tmp_path.rglob("*")] == ["mine", "notes.txt"]
+
+
+def test_own_maps_are_compiled_on_request_and_those_of_other_libraries_never(plain, monkeypatch) -> None:
+    asked: dict[str, bool] = {}
+    evaluate = record.evaluate
+
+    def noted(*args, **settings):
+        asked[settings["map"].name] = settings.pop("compiled")
+        return evaluate(*args, **settings)
+
+    monkeypatch.setattr(record, "evaluate", noted)
+    robattr.audit(plain, bars(), maps="sg,captum:Saliency", compiled=True, **{**QUICK, "examples": 3})
+    assert asked == {"sg": True, "captum-Saliency": False}
+
+
+def test_maps_by_name_and_value() -> None:
+    assert [m.name for m in parse_maps("ig, captum:Saliency", points=5)] == ["ig", "captum-Saliency"]
+    assert parse_maps("ig", points=5)[0].nodes == 5
+    assert parse_maps(simple_gradient()) == [simple_gradient()]
+    with pytest.raises(InvalidInput, match="name of a map"):
+        parse_maps([from_callable(lambda m, x, y: x, name="../evil")])
+    for function in (lambda m, x, y: x, [lambda m, x, y: x]):
+        with pytest.raises(InvalidInput, match=r"got function: .*from_callable"):
+            parse_maps(function)  # type: ignore[arg-type]

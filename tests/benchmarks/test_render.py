@@ -1,0 +1,121 @@
+"""docs/benchmarks.md is what the stored results render to; a report survives its file."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import kendall, render, training
+from benchmarks.measure import Rates
+from benchmarks.results import Agreement, Case, Comparison, Report, Roofline, Side, Table, Times, read
+
+
+def example(error: str = "") -> Report:
+    """A report with one of everything."""
+    comparison = Comparison(
+        "attack gradient",
+        Side("eager port", Times(30.0, 29.0, 31.0, 7)),
+        Side("compiled", Times(2.0, 1.9, 2.5, 7)),
+        (Agreement("map", 1e-6, 1e-3), Agreement("first step", 0.1, 0.2)),
+        Roofline(2e9, 1e6, 3e6, 9e9, floor_ms=0.5, kept_ms=0.25, bound="operations"),
+        compile_s=12.5,
+    )
+    errors = Table("Errors", ("rule", "error"), (("right(50)", 0.0125),))
+    whole = Case("mnist", "batch 50", (comparison, comparison), (errors,))
+    other = Case("flower", error=error) if error else Case("flower", notes=("the step runs eagerly",))
+    return Report(
+        "2024-01-02T03:04:05+00:00", "python -m benchmarks --device cpu", "a CPU", "fp32", False, {"torch": "2.11"},
+        {"operations": 1e12, "bytes": 1e11}, (whole, other), 60.0,
+    )  # fmt: skip
+
+
+def test_the_page_is_rendered_from_the_stored_results() -> None:
+    page = render.markdown([read(file) for file in render.FILES])
+    assert page == render.PAGE.read_text(encoding="utf-8"), "run python -m benchmarks --render"
+
+
+def test_the_page_shows_every_number_and_every_failure(tmp_path: Path) -> None:
+    example("RuntimeError: out of memory").write(tmp_path / "bench.json")
+    page = render.markdown([read(tmp_path / "bench.json")])
+    for words in (
+        "**15×**", "2024-01-02", "torch 2.11", "python -m benchmarks --device cpu", "1 Tflop/s", "right(50)", "0.0125",
+        "4×", "12.5", "**Failed, no numbers:** RuntimeError: out of memory",
+    ):  # fmt: skip
+        assert words in page, words
+    assert page.count("Apart, in this order: map; first step.") == 1
+    assert "Note: the step runs eagerly" in render.markdown([example().plain()])
+    rows = [line.count("|") - 1 for line in page.splitlines() if line.startswith("| attack gradient")]
+    assert rows == [len(render.HEADINGS)] * 2 + [len(render.ROOFLINE)] * 2
+
+
+@pytest.mark.parametrize(
+    ("floor", "kept", "spent", "says"),
+    [
+        (1.5, 0.1, {}, "1.33 times the floor of 1.5 ms: bound by arithmetic (arithmetic at full rate is 75% of"),
+        (0.1, 1.2, {}, "bound by memory traffic"),
+        (0.1, 0.1, {}, "traffic of kept activations 5%."),
+        (0.1, 0.1, {"convolutions": 0.3, "everything between": 0.5, "matrix products": 0.2},
+         "convolutions 30%, everything between 50%, matrix products 20%; so its products run at 10% of the rate"),
+    ],
+)  # fmt: skip
+def test_the_reason_follows_from_counts_and_profile(floor: float, kept: float, spent: dict, says: str) -> None:
+    comparison = example().plain()["cases"][0]["comparisons"][0]
+    comparison["roofline"].update(floor_ms=floor, kept_ms=kept)
+    assert says in render.why({**comparison, "spent": spent})
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("right(5)", "right(5)"), (50, "50"), (0.012345, "0.0123"), (12345.6, "12,346"), (3.0, "3"), (1e-9, "1e-09")],
+)
+def test_numbers_are_short(value: str | float, shown: str) -> None:
+    assert render.number(value) == shown
+
+
+def test_an_evaluation_in_two_commands_is_refused() -> None:
+    record = read(render.FILES[0])
+    record["summary"]["earlier"] = 480
+    with pytest.raises(ValueError, match=r"one command.*count the 480 examples.*--fresh"):
+        render.markdown([record])
+
+
+def test_files_of_another_schema_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text(json.dumps({"schema": 99}))
+    with pytest.raises(ValueError, match=r"expected a benchmark of schema 1, got schema 99 in .*other\.json"):
+        read(tmp_path / "other.json")
+
+
+def test_a_failing_case_costs_the_others_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> Case:
+        raise RuntimeError("out of memory\nand a long traceback")
+
+    monkeypatch.setattr(command, "measured_rates", lambda *_: Rates(1e9, 1e9))
+    monkeypatch.setattr(training, "measure", fail)
+    monkeypatch.setattr(kendall, "measure", lambda *_, **__: example().cases[0])
+    kept = tmp_path / "bench.json"
+    assert command.main(["--device", "cpu", "--case", "mini", "--case", "kendall", "--quick", "--json", str(kept)]) == 1
+    first, second = read(kept)["cases"]
+    assert first["error"] == "RuntimeError: out of memory"
+    assert second["comparisons"][0]["ratio"] == 15.0
+    assert read(kept)["command"] == (
+        "python -m benchmarks --device cpu --case mini --case kendall --precision fp32 --quick"
+    )
+    assert "**15×**" in capsys.readouterr().out
+    page = tmp_path / "page.md"
+    assert command.main(["--render", str(kept), "-o", str(page)]) == 0
+    assert page.read_text(encoding="utf-8") == render.markdown([read(kept)])
+
+
+def test_a_fall_back_to_eager_mode_becomes_a_note() -> None:
+    def measure() -> Case:
+        warnings.warn("the attack gradient could not be compiled and runs eagerly", stacklevel=1)
+        return Case("mini")
+
+    notes = command.attempt("mini", measure).notes
+    assert notes == ("the attack gradient could not be compiled and runs eagerly",)

@@ -1,0 +1,41 @@
+"""Styles and series of runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from fake_runs import METHODS, fake_results
+from robattr.reporting.curves import COLOURS, DASHES, MOST_POINTS, evaluation_series, styles, training_series
+from robattr.reporting.run_results import group_evaluations, read_runs
+
+
+def test_methods_have_fixed_colours_and_further_runs_a_dash() -> None:
+    first = [fake_results(method, 0.5, 0.3) for method in METHODS]
+    assert list(styles(first).values()) == list(range(len(METHODS)))
+    again = replace(first[2], name="again")
+    assert styles([first[2], again]) == {"IG-NORM": 2, "again": 2 + COLOURS}
+
+
+def test_other_methods_and_many_runs_take_free_colours() -> None:
+    runs = [replace(fake_results("madry", 0.5, 0.3), name=f"run {i}") for i in range(DASHES + 2)]
+    other = replace(runs[0], name="other", config={"method": "other"})
+    found = styles([*runs, other])
+    assert len(set(found.values())) == len(runs) + 1
+    assert {style % COLOURS for style in found.values()} > {1}
+    assert found["other"] % COLOURS != 1
+
+
+def test_series_are_the_logged_and_evaluated_values(runs: list[Path]) -> None:
+    read = read_runs(runs[:1])
+    style = styles(read)
+    (loss,) = training_series(read, "loss", style)
+    logged = [(m["step"], m["loss"]) for m in read[0].metrics if "loss" in m]
+    assert list(zip(loss.xs, loss.ys, strict=True)) == logged
+    long = replace(read[0], metrics=tuple({"step": i, "loss": float(i)} for i in range(10 * MOST_POINTS)))
+    (thinned,) = training_series([long], "loss", style)
+    assert (len(thinned.xs), thinned.ys[0]) == (MOST_POINTS, 4.5)
+    assert training_series(read, "missing", style) == []
+    (group,) = group_evaluations(read)
+    (curve,) = evaluation_series(group, "score_vs_eps", x="eps", y="topk", styles=style)
+    assert list(curve.xs) == [0.025, 0.05, 0.1, 0.2]

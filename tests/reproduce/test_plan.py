@@ -1,0 +1,187 @@
+"""Plans: the jobs of a table, what is done, what is left, and how long it takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from robattr import recipes
+from robattr.attacks import IFIA, integrated_gradients
+from robattr.errors import CheckpointError, InvalidInput
+from robattr.evaluation.protocol import paper
+from robattr.reproduce import TARGETS, Job, jobs, plan, tasks
+
+
+def test_every_target_is_made_of_recipes_that_exist(tmp_path: Path) -> None:
+    counts = {name: len(jobs(name, tmp_path)) for name in TARGETS}
+    assert counts == {"table1": 16, "table2": 10, "table3": 12, "figure1": 12, "figure2": 16}
+
+
+def test_table_2_varies_m_of_the_papers_recipe(tmp_path: Path) -> None:
+    made = jobs("table2", tmp_path)
+    assert [job.run.m for job in made] == list(range(10, 101, 10))
+    assert {replace(job.run, m=50) for job in made} == {recipes.get("mnist/ig-norm")}
+    assert len({job.path for job in made}) == 10
+    first, *quick = jobs("table2", tmp_path, kind="tuned")
+    assert first.run.method == "madry"
+    assert [job.run.m for job in quick] == list(range(10, 101, 10))
+
+
+def test_tables_and_figures_share_their_runs(tmp_path: Path) -> None:
+    paths = {name: {job.path for job in jobs(name, tmp_path, datasets=["mnist"])} for name in TARGETS}
+    assert paths["table3"] < paths["table1"] == paths["figure2"]
+    assert paths["figure1"] < paths["table1"]
+
+
+def test_a_job_asks_for_no_more_examples_than_there_are(tmp_path: Path) -> None:
+    assert {job.examples for job in jobs("table1", tmp_path, datasets=["flower"], examples=1000)} == {136}
+    assert {job.examples for job in jobs("table1", tmp_path, datasets=["mnist"])} == {10_000}
+
+
+def test_mistakes_are_answered_with_what_is_right(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="did you mean 'table1'"):
+        jobs("tabel1", tmp_path)
+    with pytest.raises(InvalidInput, match="mnist"):
+        jobs("table1", tmp_path, datasets=["mnits"])
+    with pytest.raises(InvalidInput, match="paper or tuned"):
+        jobs("table1", tmp_path, kind="quick")
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist", "gtsrb", "flower"])
+@pytest.mark.parametrize("method", ["natural", "madry", "ig-norm", "ig-sum-norm"])
+def test_a_tuned_recipe_keeps_the_problem_and_cuts_the_work(dataset: str, method: str) -> None:
+    run, quick = (recipes.get(f"{dataset}/{method}{form}") for form in ("", "-tuned"))
+    assert (quick.method, quick.norm, quick.dataset) == (run.method, run.norm, run.dataset)
+    assert quick.eps == (0.075 if (dataset, method) == ("fashion-mnist", "madry") else run.eps)
+    if method != "natural":
+        assert quick.attack_steps * quick.step_size == pytest.approx(2 * quick.eps, rel=2e-3)
+    assert quick.recipe == f"{dataset}/{method}-tuned"
+    if run.second_order:
+        cost, whole = (r.steps * r.batch * r.second_order for r in (quick, run))
+        assert 20 * cost <= whole
+    made = jobs("table1", Path("x"), datasets=[dataset], kind="tuned")
+    assert [replace(job.run, warm_start=quick.warm_start) for job in made].count(quick) == 1
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist", "gtsrb", "flower"])
+def test_tuned_ig_recipes_start_from_madry_of_the_same_seed(dataset: str) -> None:
+    run = replace(recipes.get(f"{dataset}/ig-norm-tuned"), seed=3, precision="fp32")
+    first = recipes.before(run)
+    assert first == replace(recipes.get(f"{dataset}/madry-tuned"), seed=3, precision="fp32")
+    assert recipes.before(first) is None
+    blind = recipes.before(replace(run, full=False))
+    assert blind is not None
+    assert not blind.full, "what starts from it is compared on the validation split"
+    assert recipes.before(replace(run, warm_start=f"{dataset}/madry")) is None, "not a tuned recipe"
+    made = jobs("figure1", Path("x"), datasets=[dataset], kind="tuned", seed=3)
+    assert [(job.run.method, job.examples > 0) for job in made] == [
+        ("natural", True),
+        ("madry", False),
+        ("ig-norm", True),
+        ("ig-sum-norm", True),
+    ]
+    one_piece = dataset == "fashion-mnist"  # of IG-SUM-NORM
+    assert [job.starts_from(made[1]) for job in made] == [False, False, True, not one_piece]
+    whole = jobs("table1", Path("x"), datasets=[dataset], kind="tuned", seed=3)
+    assert [job.path for job in whole] == [job.path for job in made]
+    assert all(job.examples for job in whole)
+
+
+def test_seeds_and_protocols_share_what_they_can(tmp_path: Path) -> None:
+    plain, other, strict = (
+        jobs("table1", tmp_path, datasets=["mnist"], seed=seed, protocol=protocol)[0]
+        for seed, protocol in ((0, "paper"), (1, "paper"), (0, "strict"))
+    )
+    assert plain.path == strict.path != other.path
+    assert (plain.run, other.run.seed) == (strict.run, 1)
+    with pytest.raises(InvalidInput, match="did you mean 'strict'"):
+        jobs("table1", tmp_path, protocol="strct")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.2, "0 s"), (90, "90 s"), (150, "2.5 min"), (9000, "2.5 h"), (864000, "10 days")]
+)
+def test_durations_in_words(seconds: float, said: str) -> None:
+    assert plan.duration(seconds) == said
+
+
+class Counted(nn.Module):
+    """Counts the images that it sees: the clock of the estimates in these tests."""
+
+    seen = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        Counted.seen += len(x)
+        return self.net(x)
+
+
+@pytest.fixture
+def counting_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(plan.models, "for_dataset", lambda _: Counted())
+    monkeypatch.setattr(plan.time, "perf_counter", lambda: float(Counted.seen))
+    monkeypatch.setattr(plan, "LONG", float("inf"))  # time the whole batch
+    for cached in (plan._step_seconds, plan._attack_seconds):
+        cached.cache_clear()
+    yield
+    for cached in (plan._step_seconds, plan._attack_seconds):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("counting_clock")
+@pytest.mark.parametrize("method", ["natural", "madry", "ig-norm", "ig-sum-norm"])
+def test_the_estimate_of_a_training_counts_what_its_steps_compute(method: str, tmp_path: Path) -> None:
+    run = replace(recipes.get(f"fashion-mini/{method}"), batch=4, attack_steps=5)
+    Counted.seen = 0
+    run.objective((0.0, 1.0))(Counted(), torch.rand(4, 1, 28, 28), torch.arange(4)).value.sum().backward()
+    one_step = Counted.seen
+    assert plan.training_seconds(Job(run, tmp_path, "ig", 10), "cpu") == pytest.approx(run.steps * one_step)
+
+
+@pytest.mark.usefixtures("counting_clock")
+def test_the_estimate_of_an_evaluation_counts_what_its_attacks_compute(tmp_path: Path) -> None:
+    rules, net = paper("fashion-mini"), Counted()
+
+    def images(steps: int) -> int:
+        Counted.seen = 0
+        x, map = torch.rand(2, 1, 28, 28), integrated_gradients(rules.N)
+        IFIA(net, rules.eps, rules.alpha, steps, k=rules.k, map=map)(x, torch.arange(2))
+        return Counted.seen
+
+    iteration = (images(4) - images(2)) / (2 * 2)  # of one example
+    job = Job(recipes.get("fashion-mini/ig-norm"), tmp_path, "ig", 10)
+    expected = 10 * rules.repeats * rules.steps * iteration
+    assert plan.evaluation_seconds(job, "cpu") == pytest.approx(expected)
+    assert plan.evaluation_seconds(replace(job, protocol="strict"), "cpu") == pytest.approx(expected * 10 / 3)
+
+
+def test_images_that_take_long_are_timed_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = [0.0], []
+
+    def work(count: int, *, each: float) -> None:
+        asked.append(count)
+        now[0] += 0.1 + each * count
+
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    cpu = torch.device("cpu")
+    assert plan._time(lambda n: work(n, each=0.01), 16, cpu) == pytest.approx(0.1 + 16 * 0.01)
+    assert asked == [2, 2, 16]
+    assert plan._time(lambda n: work(n, each=1.0), 16, cpu) == pytest.approx(8 * (0.1 + 2 * 1.0))
+    assert asked == [2, 2, 16, 2, 2]
+
+
+def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
+    job = jobs("table1", tmp_path, datasets=["fashion-mini"], examples=3)[0]
+    job.path.mkdir(parents=True)
+    (job.path / "config.json").write_text(json.dumps({**job.run.as_dict(), "lr": 0.5}))
+    with pytest.raises(CheckpointError, match=r"lr is .*, was 0\.5.*--out"):
+        tasks([job])

@@ -1,0 +1,134 @@
+"""Every kind of reference opens the same network, data and settings."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from audit_fixtures import folder
+from robattr import load_model, models, recipes
+from robattr.cli import app
+from robattr.errors import CheckpointError, InvalidInput
+from robattr.evaluation import protocol
+from robattr.models import zoo
+from robattr.models.architecture import RENAMED
+from robattr.reproduce import Job
+from robattr.reproduce.execution import evaluate_job
+from robattr.runs import measure_on_validation, open_run
+from robattr.training import TrainConfig, train
+
+RUN = TrainConfig(method="natural", steps=20, lr=5e-3, batch=16, eps=0.05)
+NAMES = ("cat", "dog", "owl")
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = protocol.scaled
+    small = {"steps": 1, "pgd_steps": 1, "repeats": 1, "N": 2}
+    for module in ("robattr.evaluation.protocol", "robattr.runs"):
+        monkeypatch.setattr(f"{module}.scaled", lambda *a, **k: replace(real(*a, **k), **small))
+    monkeypatch.setattr("robattr.evaluation.diagnostics.RADII", (1.0,))
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    """A short run on a folder of images."""
+    images = folder(tmp_path / "pets", NAMES, each=20)
+    return train(replace(RUN, dataset=str(images)), tmp_path / "run", device="cpu").path
+
+
+def test_a_run_directory_and_its_weights_file_open_alike(trained: Path) -> None:
+    whole, file = open_run(trained), open_run(trained / "model.safetensors")
+    assert whole.config == file.config
+    assert whole.config is not None
+    assert (whole.config.method, whole.config.eps) == ("natural", 0.05)
+    assert whole.data.classes == file.data.classes == NAMES
+    assert not whole.model.training
+    x, _, _ = whole.data.examples("test")
+    assert torch.equal(whole.model(x), file.model(x))
+    assert torch.equal(whole.model(x), load_model(trained)(x))
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_folder_keeps_its_class_names_in_every_evaluation(trained: Path) -> None:
+    """By the command, by a reproduction; the sweep's measure reads the same data at the training's radius."""
+    words = ["evaluate", str(trained), "--examples", "3", "--maps", "sg", "--device", "cpu"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    config = open_run(trained).config
+    assert config is not None
+    evaluate_job(Job(config, trained, map="ig", examples=3), device="cpu", data_dir=None, progress=lambda *_: None)
+    for map in ("sg", "ig"):
+        summary = json.loads((trained / "records" / f"paper-{map}.json").read_text(encoding="utf-8"))
+        assert tuple(summary["classes"]) == NAMES
+        assert summary["dataset"] == "pets"
+    scores = measure_on_validation(4, device="cpu")(trained)
+    assert list(scores) == ["nat_acc", "adv_acc", "topk", "kendall"]
+
+
+def test_another_dataset_may_be_a_folder(trained: Path, tmp_path: Path) -> None:
+    others = folder(tmp_path / "others", NAMES[::-1], each=4)
+    opened = open_run(trained, dataset=str(others))
+    assert opened.data.name == "others"
+    assert opened.config == open_run(trained).config
+
+
+def test_a_users_own_network_is_built_by_its_function(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own_nets_of_test_runs.py").write_text(
+        "from torch import nn\n\n\ndef make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64 * 64 * 3, 3))\n"
+    )
+    config = open_run(trained).config
+    assert config is not None
+    own = train(replace(config, model="own_nets_of_test_runs:make"), tmp_path / "own", device="cpu").path
+    assert type(open_run(own).model[1]).__name__ == "Linear"
+    with pytest.raises(CheckpointError, match="does not say which network"):
+        open_run(own / "model.safetensors")
+
+
+def test_a_recipe_without_weights_says_what_exists() -> None:
+    with pytest.raises(CheckpointError, match=r"recipe 'mnist/ig-sum-norm': available: mnist/ig-sum-norm-tuned;"):
+        load_model("mnist/ig-sum-norm")
+    with pytest.raises(CheckpointError, match=r"available: fashion-mnist/.*; robattr train mnist/natural trains it"):
+        open_run("mnist/natural")
+
+
+@pytest.mark.parametrize(("old", "new"), sorted(RENAMED.items()))
+def test_files_with_an_earlier_name_of_a_network_are_read(old: str, new: str, tmp_path: Path) -> None:
+    net = models.architectures[new](3)
+    object.__setattr__(net, "spec", models.Spec(old, {"classes": 3}))
+    read = load_model(models.save_model(net, tmp_path / "m.safetensors"))
+    assert read.spec.name == new
+    assert all(torch.equal(a, b) for a, b in zip(read.state_dict().values(), net.state_dict().values(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"method": "audit"}, "is an audit and has no weights of the audited model: use robattr audit"),
+        ({"recipe": "harden"}, "use robattr audit --model FACTORY --weights"),
+        ({}, "has no weights yet: finish it with robattr train --resume --out"),
+    ],
+)
+def test_run_directories_that_cannot_be_opened(config: dict[str, str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InvalidInput, match=message):
+        open_run(tmp_path)
+
+
+def test_a_weights_file_without_a_dataset(tmp_path: Path) -> None:
+    path = models.save_model(models.small_cnn(), tmp_path / "net.safetensors", {"config": "mine"})
+    with pytest.raises(InvalidInput, match="does not name the dataset it was trained on: add --dataset"):
+        open_run(path)
+    assert open_run(path, dataset="fashion-mini").data.name == "fashion-mini"
+
+
+def test_the_zoo_names_recipes() -> None:
+    assert set(zoo.entries()) <= set(recipes.names())
