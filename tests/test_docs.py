@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 import robattr
 from robattr.cli import app
@@ -115,6 +116,23 @@ def test_the_readmes_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert short != code
     exec(compile(short, "README.md", "exec"), {"__name__": "__main__"})
     assert re.fullmatch(r"loss \d+\.\d+, penalty \d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_contributings_objective_runs() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", TEXT["CONTRIBUTING.md"], flags=re.S)
+    names = {**vars(robattr.objectives), "l2": robattr.l2}
+    exec(compile(code, "CONTRIBUTING.md", "exec"), names)
+    rho = names["ig_squared"](0.1, robattr.LinfBall(0.1), robattr.PGD(1, 0.1), m=2, m_attack=1)
+    out = rho(robattr.models.small_cnn(), torch.rand(2, 1, 28, 28), torch.arange(2))
+    assert (out.penalty > 0).all()
+
+
+def test_contributings_names_occur_in_the_source() -> None:
+    recipes = TEXT["CONTRIBUTING.md"].partition("## Recipes")[2].partition("## Habits")[0]
+    names = set(re.findall(r"`([A-Za-z]\w+)`", re.sub(r"```.*?```", "", recipes, flags=re.S)))
+    source = "\n".join(file.read_text(encoding="utf-8") for file in PACKAGE.rglob("*.py"))
+    assert names >= {"DatasetInfo", "USES_WEIGHT", "measures", "iterates"}
+    assert not [name for name in sorted(names) if not re.search(rf"\b{name}\b", source)]
 
 
 def test_importing_robattr_is_light() -> None:

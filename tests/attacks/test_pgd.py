@@ -1,4 +1,4 @@
-"""Prediction attacks and walks against closed forms."""
+"""The prediction attack against closed forms."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from torch import nn
 
 from robattr.attacks import PGDAttack
 from robattr.errors import InvalidInput, UnsupportedModel
-from robattr.formula import LinfBall, cross_entropy, margin
-from robattr.formula.ascent import APGD, PGD, RandomSigns, grad_and_value
+from robattr.formula import cross_entropy, margin
 
 
 @pytest.fixture(scope="module")
@@ -86,34 +85,8 @@ def test_bad_settings_are_refused(linear) -> None:
         PGDAttack(linear, 0.1, 0.1, 1, norm="linf")(X, torch.zeros(6, dtype=torch.long))
 
 
-def test_apgd_beats_fixed_steps_where_they_overshoot() -> None:
-    """J = −Σ c_i (z_i − p)²: fixed steps of 0.2 oscillate around the maximum, halving steps find it."""
-    c = torch.logspace(0, 2, 16, dtype=torch.float64).view(1, 1, 4, 4)
-    slope = grad_and_value(lambda z: -(c * (z - 0.47) ** 2).flatten(1).sum(dim=1))
-    x, within = torch.full((2, 1, 4, 4), 0.5, dtype=torch.float64), LinfBall(0.4)
-    last = {}
-    for walk in (PGD(60, 0.2), APGD(60, 0.8)):
-        seen = list(walk.iterates(slope, x, within, start=x, rand=torch.rand_like))
-        assert len(seen) == 60
-        assert all(((z - x).abs() <= 0.4 + 1e-12).all() for z in seen)
-        last[type(walk)] = max(float(slope(z)[1][0]) for z in seen[1:])
-    assert last[APGD] > last[PGD] / 100
-    assert APGD(100, 1.0).checkpoints() == {22, 41, 57, 70, 80, 87, 93, 99}
-
-
-def test_random_signs_are_corners_of_the_ball_and_never_ask_for_the_slope() -> None:
-    def refuse(z):
-        raise AssertionError("asked")
-
-    draws = list(RandomSigns(3, 0.1).iterates(refuse, X, LinfBall(0.1), start=X, rand=torch.rand_like))
-    assert len(draws) == 3
-    for z in draws:  # each for itself: a walk would have left a third of the pixels inside
-        torch.testing.assert_close((z - X).abs(), torch.full_like(X, 0.1), rtol=0, atol=1e-12)
-    assert not torch.equal(draws[0], draws[1])
-
-
 @pytest.mark.parametrize("around", [torch.inference_mode, None])
-def test_a_loss_without_a_slope_is_refused_not_counted_as_robust(linear, around) -> None:
+def test_a_loss_without_a_gradient_is_refused_not_counted_as_robust(linear, around) -> None:
     class Blind(nn.Module):
         @torch.no_grad()
         def forward(self, x):

@@ -144,7 +144,7 @@ def change_class(name: str, content: bytes) -> bytes | None:
     ("change", "words"),
     [
         (drop_frame, "257 frames but 258 table rows"),
-        (cut_frame, r"00007/00001_00001\.ppm is no readable PPM"),
+        (cut_frame, r"00007/00001_00001\.ppm is not a readable PPM"),
         (spoil_table, "official table format"),
         (empty_table, "official table format"),
         (name_oddly, "official table format"),

@@ -24,7 +24,7 @@ BREAK_IDX: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "truncated": (lambda b: b[: len(b) // 2], "truncated"),
     "empty": (lambda b: b"", "starts with nothing"),
     "flipped bit": (lambda b: b[:200] + bytes([b[200] ^ 1]) + b[201:], "damaged|SHA-256"),
-    "a web page": (lambda b: b"<html>not found</html>", "no gzip file"),
+    "a web page": (lambda b: b"<html>not found</html>", "not a gzip file"),
     "another gzip": (lambda b: gzip.compress(b"hello, world"), "idx file"),
     "other contents": (lambda b: gzip.compress(idx(np.zeros((120, 28, 28), np.uint8))), "SHA-256"),
     "short contents": (lambda b: gzip.compress(gzip.decompress(b)[:-1]), "promises"),

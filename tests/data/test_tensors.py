@@ -48,7 +48,7 @@ def test_tensors_without_channels_and_of_bytes() -> None:
     [
         (torch.rand(4, 5), torch.zeros(4).long(), {}, "images"),
         (torch.rand(0, 1, 5, 5), torch.zeros(0).long(), {}, "N > 0"),
-        (np.zeros((4, 8, 8, 3), np.uint8), torch.zeros(4).long(), {}, r"channels seem to come last.*permute"),
+        (np.zeros((4, 8, 8, 3), np.uint8), torch.zeros(4).long(), {}, r"channels seem to be last.*permute"),
         (torch.rand(4, 1, 5, 5), ["cat", "dog", "cat", "dog"], {}, "whole-number labels"),
         (torch.rand(4, 1, 5, 5) * 2, torch.zeros(4).long(), {}, "bounds"),
         (torch.full((4, 1, 5, 5), torch.nan), torch.zeros(4).long(), {}, "bounds"),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import textwrap
+import resource
 from dataclasses import replace
 
 import pytest
@@ -109,24 +107,14 @@ def test_pruning_never_counts_refused_newer_files(tmp_path):
 def test_a_disk_without_room_loses_nothing(tmp_path):
     """The kernel refuses the write (a real limit on file size): the old checkpoint stays, nothing half-written does."""
     kept = write(tmp_path, 10)
-    script = f"""
-        import resource, torch
-        from pathlib import Path
-        from robattr.errors import CheckpointError
-        from robattr.training import checkpoint
-        from robattr.training.config import TrainConfig
-        run = TrainConfig(method="ig-norm")
-        content = checkpoint.pack({{"step": 20, "model": {{"w": torch.randn(100_000)}}}}, run)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-        try:
-            checkpoint.save(Path({str(tmp_path)!r}), content, step=20, keep=2)
-        except CheckpointError as error:
-            print(error)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert "what was saved before is untouched" in done.stdout
+    content = checkpoint.pack({"step": 20, "model": {"w": torch.randn(100_000)}}, RUN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match="what was saved before is untouched"):
+            checkpoint.save(tmp_path, content, step=20, keep=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert os.listdir(tmp_path) == [kept.name]
     content, _ = checkpoint.load_latest(tmp_path, RUN)
     assert step_of(content) == 10

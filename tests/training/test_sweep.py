@@ -59,7 +59,7 @@ def test_axes_are_typed():
         ("wieght=1", "did you mean 'weight'"),
         ("weight", "expects key=value,value"),
         ("weight=1,x", "must be a number"),
-        ("rates=1,2", "rates is a list"),
+        ("rates=1,2", "cannot sweep rates, a list"),
         ("weight=2..1", "0 < low < high"),
         ("rule=left..right", "of numbers"),
     ):
@@ -69,35 +69,35 @@ def test_axes_are_typed():
 
 def test_an_axis_is_given_once():
     assert parse_axes(["m=10,20", "weight=1..2"]) == {"m": [10, 20], "weight": Span(1.0, 2.0)}
-    with pytest.raises(InvalidInput, match=r"--over attack_steps is given twice.*--over attack_steps=20,30"):
+    with pytest.raises(InvalidInput, match=r"--over attack_steps is given twice.*--over attack_steps=V,V"):
         parse_axes(["attack_steps=20", "attack-steps=30"])
-    with pytest.raises(InvalidInput, match="give one range"):
+    with pytest.raises(InvalidInput, match=r"--over weight is given twice.* or one range"):
         parse_axes(["weight=1..2", "weight=3"])
 
 
 def test_every_point_is_checked_before_any_is_trained(tmp_path):
-    with pytest.raises(InvalidInput, match="the point batch=-5 of the grid: batch must be at least 1"):
+    with pytest.raises(InvalidInput, match="at batch=-5: batch must be at least 1"):
         sweep(RUN, {"batch": [8, -5]}, tmp_path / "sweep", measure=accuracy, device="cpu")
     assert not (tmp_path / "sweep").exists()
 
 
 def test_the_command_checks_the_grid_before_what_it_starts_from(monkeypatch, tmp_path):
     monkeypatch.setattr("robattr.cli.train.train_warm_start", lambda run, **_: pytest.fail("training began"))
-    for over, message in ((["batch=8,-5"], "batch must be"), (["batch=8", "batch=9"], "--over batch=8,9")):
+    for over, message in ((["batch=8,-5"], "batch must be"), (["batch=8", "batch=9"], "--over batch is given twice")):
         words = ["sweep", "fashion-mini/natural", *(f"--over={word}" for word in over), "--out", str(tmp_path)]
         refused = CliRunner().invoke(app, words).exception
         assert isinstance(refused, InvalidInput)
         assert message in str(refused)
 
 
-@pytest.mark.parametrize("line", [b"garbage", b"\xff\xfe", b"[1,2]", b'{"a": 1}', b"7"])
+@pytest.mark.parametrize("line", [b"garbage", b"\xff\xfe", b'{"a": 1}'])
 def test_a_damaged_journal_is_named(tmp_path, line):
     journal = tmp_path / "journal.log"
     _study(tmp_path, {"m": [2]}, RUN, by="")
     whole = journal.read_bytes()
     journal.write_bytes(whole + line + b"\n")
     last = len(whole.splitlines()) + 1
-    with pytest.raises(CheckpointError, match=rf"line {last} of {journal}.*move it away"):
+    with pytest.raises(CheckpointError, match=rf"line {last} of {journal}.*move the file away"):
         sweep(RUN, {"m": [2]}, tmp_path, measure=accuracy, device="cpu")
     assert journal.read_bytes() == whole + line + b"\n"
 
@@ -151,7 +151,7 @@ def test_an_axis_of_numbers_may_hold_none(tmp_path):
 
 
 def test_what_cannot_be_compared_on_validation_data_is_refused(tmp_path):
-    with pytest.raises(InvalidInput, match="never trains on it: full is no axis"):
+    with pytest.raises(InvalidInput, match="cannot sweep full: it trains on the validation split"):
         parse_axis("full=true,false")
     x, y = torch.rand(6, 1, 12, 12), torch.arange(6) % 2  # too few to set any apart
     few = from_tensors(x, y, name="few")
@@ -216,12 +216,12 @@ def test_a_worker_that_died_before_its_directory_was_made_is_taken_over(tmp_path
 def test_a_killed_worker_is_taken_over_and_two_share_the_work(tmp_path):
     out = tmp_path / "sweep"
     command = [
-        sys.executable, "-m", "robattr", "sweep", "fashion-mini/natural", "--over", "lr=0.001,0.002,0.003",
-        "--set=steps=60", "--set=batch=8", "--set=checkpoint_every=10", "--set=log_every=1", "--examples=0",
+        sys.executable, "-m", "robattr", "sweep", "fashion-mini/natural", "--over", "lr=0.001,0.002",
+        "--set=steps=30", "--set=batch=8", "--set=checkpoint_every=4", "--set=log_every=1", "--examples=0",
         "--device=cpu", "--out", str(out),
     ]  # fmt: skip
     first = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
-    while not any(out.glob("*/checkpoints/step-00000001*.pt")):
+    while not any(out.glob("*/checkpoints/step-00000000[48]*.pt")):
         assert first.poll() is None
         time.sleep(0.02)
     first.send_signal(signal.SIGKILL)
@@ -234,7 +234,7 @@ def test_a_killed_worker_is_taken_over_and_two_share_the_work(tmp_path):
     assert [worker.returncode for worker in workers] == [0, 0], said
     assert any("from step" in errors for _, errors in said)
     rows = re.findall(r"^\| (0\.00\d) \| \**\d+\.\d\d%\** \|$", (out / "table-lr.md").read_text(), flags=re.M)
-    assert rows == ["0.001", "0.002", "0.003"]
+    assert rows == ["0.001", "0.002"]
     for path in out.glob("lr=*"):
         steps = [json.loads(line)["step"] for line in (path / "metrics.jsonl").read_text().splitlines()]
-        assert steps == [*range(1, 61), 60]
+        assert steps == [*range(1, 31), 30]

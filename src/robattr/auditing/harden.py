@@ -26,10 +26,10 @@ from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation.summary import compare
 from robattr.formula import Distributional
 from robattr.metrics.intervals import Comparison
-from robattr.reporting import audit_sections as words
+from robattr.reporting import audit_sections
 from robattr.reporting.audit_sections import Section
 from robattr.reporting.html import write_page
-from robattr.reporting.run_results import RunResults as Audited
+from robattr.reporting.run_results import RunResults
 from robattr.reporting.verdict import Verdict, strictest, verdict
 from robattr.training import checkpoint
 from robattr.training import settings as keys
@@ -143,9 +143,9 @@ def harden(
     )
     if not len(given.test):
         raise InvalidInput("there are no held-out examples for the audits: raise held_out, or add a test folder")
-    audited = Settings(eps, maps, "paper", examples, audit_steps, points, seed)
+    settings = Settings(eps, maps, "paper", examples, audit_steps, points, seed)
     asked = {**(changes or {}), **({} if chunk is None else {"chunk": chunk})}
-    run = _run(objective, given, audited, steps=steps, batch=batch, lr=lr, seed=seed, changes=asked)
+    run = _run(objective, given, settings, steps=steps, batch=batch, lr=lr, seed=seed, changes=asked)
     with join(device) as world:
         tuned, notes = wrap(model, preprocessing=preprocessing, device=world.device, copy=True)
         check_state(tuned.module)
@@ -159,7 +159,7 @@ def harden(
         config = {"name": "Before", "method": "before", "training": frozen, "notes": notes, "skipped": skipped}
         tuned.eval()
         before = record(
-            tuned, given, audited, place / "before", config=config, world=world, command=command or CALLED, watch=watch
+            tuned, given, settings, place / "before", config=config, world=world, command=command or CALLED, watch=watch
         )
         if run.second_order and not isinstance(run, CustomConfig):
             fits = chunk_that_fits(tuned, given.pixels(given.train.images[:1]).to(world.device), m=run.m, batch=batch)
@@ -174,7 +174,7 @@ def harden(
             return Hardened(_restored(tuned, model), outcome, verdict(before), None, {}, None)
         tuned.eval()
         after = measure(
-            tuned, given, draw(given, examples, seed=seed), audited, outcome.path,
+            tuned, given, draw(given, examples, seed=seed), settings, outcome.path,
             world=world, command=command or CALLED, watch=watch,
         )  # fmt: skip
         difference = compare(strictest(before).records, _same(before, after).records)
@@ -185,7 +185,7 @@ def harden(
 def _run(
     objective: str | Objective,
     data: Dataset,
-    audited: Settings,
+    settings: Settings,
     *,
     steps: int,
     batch: int,
@@ -194,7 +194,7 @@ def _run(
     changes: dict[str, Any],
 ) -> TrainConfig:
     """A short fine-tuning at the audit's ε, with the given changes."""
-    eps = audited.base(data).eps
+    eps = settings.base(data).eps
     named = {"method": objective, "weight": WEIGHTS.get(objective, 1.0)} if isinstance(objective, str) else {}
     quick = TrainConfig(
         recipe="harden", dataset=data.name, eps=eps, attack_steps=7, step_size=eps / 4, m=10, m_attack=5,
@@ -246,14 +246,14 @@ def _restored(tuned: WrappedModel, model: nn.Module) -> nn.Module:
     return tuned.module.to(first.device)
 
 
-def _same(before: Audited, after: Audited) -> Any:
+def _same(before: RunResults, after: RunResults) -> Any:
     """The evaluation of `after` with the protocol and map of the strictest one of `before`."""
     summary = strictest(before).summary
     same = (summary["protocol"], summary["map"])
     return next(e for e in after.evaluations if (e.summary["protocol"], e.summary["map"]) == same)
 
 
-def _page(before: Audited, after: Audited, found: Mapping[str, Comparison], path: Path, *, of: str) -> Path:
+def _page(before: RunResults, after: RunResults, found: Mapping[str, Comparison], path: Path, *, of: str) -> Path:
     rows = []
     for key, title in TITLES.items():
         if key in found:
@@ -273,5 +273,5 @@ def _page(before: Audited, after: Audited, found: Mapping[str, Comparison], path
     ]
     return write_page(
         [before, after], path, title=f"Hardening {of}",
-        opening=[*verdicts, changed], closing=words.closing(after, notes_of=before),
+        opening=[*verdicts, changed], closing=audit_sections.closing(after, notes_of=before),
     )  # fmt: skip

@@ -9,7 +9,7 @@ import typer
 
 DataDir = Annotated[
     Path | None,
-    typer.Option("--data-dir", help="Where datasets lie; else $ROBATTR_DATA, else the user's cache folder."),
+    typer.Option("--data-dir", help="Folder of the datasets (default: $ROBATTR_DATA, else the user's cache folder)."),
 ]
 STYLES = {"verified": "green", "embedded": "green", "present": "cyan", "missing": "yellow", "damaged": "red"}
 
@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_datasets(data_dir: DataDir = None) -> None:
-    """Show every dataset: its splits, where its files belong and whether they are there, its licence and source."""
+    """List every dataset: its splits, whether its files are there, its licence and source."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -34,11 +34,11 @@ def list_datasets(data_dir: DataDir = None) -> None:
     console = Console()
     table = Table("name", "train/validation/test", "download", "state", "licence")
     for name in data.names():
-        card, seen = data.info(name), data.status(name, data_dir)
-        sizes = "/".join(f"{size:,}" for size in card.sizes)
-        download = f"{card.megabytes:.0f} MB" if card.remotes else "–"
+        info, seen = data.info(name), data.status(name, data_dir)
+        sizes = "/".join(f"{size:,}" for size in info.sizes)
+        download = f"{info.megabytes:.0f} MB" if info.remotes else "–"
         state = f"[{STYLES[seen.state]}]{seen.state}[/]"
-        table.add_row(name, sizes, download, state, escape(card.licence))
+        table.add_row(name, sizes, download, state, escape(info.licence))
     console.print(table)
     for name in data.names():
         console.print(f"{name}: {data.info(name).citation}", soft_wrap=True, highlight=False, markup=False)
@@ -48,7 +48,7 @@ def list_datasets(data_dir: DataDir = None) -> None:
 def fetch(
     name: Annotated[str, typer.Argument(help="A dataset's name; see `robattr data list`.")], data_dir: DataDir = None
 ) -> None:
-    """Download a dataset, resuming what is partly there, and verify it."""
+    """Download a dataset, resuming a partial download, and verify it."""
     from robattr import data
 
     for path in data.fetch(name, data_dir):
@@ -57,10 +57,10 @@ def fetch(
 
 
 def verify(
-    name: Annotated[str | None, typer.Argument(help="A dataset's name; all that are there if left out.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A dataset's name; default: all that are there.")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Read a dataset's files to the end and compare them with what they must hold. Exit code 1 if one is damaged."""
+    """Read all files of a dataset and compare them with the expected content. Exit code 1 if one is damaged."""
     from rich.console import Console
     from rich.markup import escape
 

@@ -1,4 +1,4 @@
-"""Data: the paper's four datasets, an embedded default, the user's own; and training batches made of them."""
+"""Data: the paper's four datasets, an embedded default, the user's own, and training batches."""
 
 from robattr.data.augmentation import Geometry as Geometry
 from robattr.data.augmentation import augment as augment

@@ -1,9 +1,8 @@
 """The reference's augmentation of GTSRB and Flower: rotate, translate, project, truncate; batched on the device.
 
-Every warp asks, for each output pixel (x, y), where in the input it comes from, and interpolates bilinearly
-there: rotation and projection replicate the edge (scikit-image), translation brings in black (OpenCV). The
-geometry is drawn and solved on the CPU in float64, so that a batch is the same whatever the device; only 3 × 3
-matrices travel.
+Every warp maps each output pixel (x, y) to a position in the input and interpolates bilinearly there: rotation and
+projection replicate the edge (scikit-image), translation pads with black (OpenCV). The geometry is drawn and solved on
+the CPU in float64, so that a batch does not depend on the device; only 3 × 3 matrices are copied there.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor
 from robattr.errors import InvalidInput
 
 MAX_ANGLE = 15.0  # degrees
-MAX_SHIFT = 2.5  # pixels, whatever the image's size
+MAX_SHIFT = 2.5  # pixels, for every image size
 MAX_PROJECTION = 0.3 * 0.8  # of the image's side
 
 
@@ -54,20 +53,20 @@ def truncate(x: Tensor) -> Tensor:
 
 
 def sources(geometry: Geometry, size: int) -> Tensor:
-    """(3, B, 3, 3) float64 on the CPU: where rotation, translation and projection, in turn, take their pixels from."""
+    """The output-to-input maps of rotation, translation and projection: (3, B, 3, 3), float64 on the CPU."""
     return torch.stack(
         [_rotation(geometry.angle, size), _translation(geometry.shift), _projection(geometry.corners, size)]
     )
 
 
 def warp(images: Tensor, maps: Tensor) -> Tensor:
-    """The chain on uint8 images (B, C, H, H), before it is truncated: float, in [0, 1]. `maps` are `sources`."""
+    """The three warps of uint8 images (B, C, H, H) by `maps` (see `sources`): float in [0, 1]."""
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[2] != images.shape[3]:
         raise InvalidInput(
             f"expected square uint8 images (B, C, H, H), got {images.dtype} of {tuple(images.shape)}: "
             "resize or convert them first"
         )
-    # Truncation makes the last bit visible: float64 wherever the device has it.
+    # Truncation can turn a rounding error into a grey level: float64 where the device has it.
     dtype = torch.float32 if images.device.type == "mps" else torch.float64
     maps = maps.to(dtype).to(images.device, non_blocking=True)
     x = _sample(images.to(dtype) / 255, maps[0], black=False)

@@ -16,10 +16,10 @@ ORDER, AUGMENTATION, MIRROR = 0, 1, 2  # independent streams of one seed
 
 
 class Batches:
-    """The global training batch of every step; images live on `device` as uint8, and no step waits for the device.
+    """The global training batch of every step; images stay on `device` as uint8, and no step waits for the device.
 
     An epoch is a fresh permutation. Plain datasets: consecutive slices of it, ⌊N/size⌋ an epoch (MNIST:
-    55,000/50 = 1,100 exactly), what remains being left out; a dataset smaller than `size` is one batch.
+    55,000/50 = 1,100 exactly), without the remainder; a dataset smaller than `size` is one batch.
 
     Balanced datasets (`per_class` = P > 0): a virtual epoch of classes × P examples. Example i of a class is
     the class's original number i while there are any, and afterwards a freshly augmented copy of original
@@ -28,7 +28,7 @@ class Batches:
     that a few examples come twice. (The reference augments once, unseeded, before training; here every visit is
     a new draw.)
 
-    With `mirror`, every example is flipped left to right or not, by a toss of its own at every visit.
+    With `mirror`, every example is flipped left to right with probability ½, drawn anew at every visit.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Batches:
         if size < 1:
             raise InvalidInput(f"expected a batch size >= 1, got {size}")
         if not len(dataset.train):
-            raise InvalidInput(f"{dataset.name}: the training split is empty: nothing to make batches of")
+            raise InvalidInput(f"{dataset.name}: expected training examples, got an empty split")
         if mirror and dataset.train.images.ndim != 4:
             got = tuple(dataset.train.images.shape[1:])
             raise InvalidInput(f"{dataset.name}: expected images (C, H, W) to mirror, got inputs of shape {got}")
@@ -70,20 +70,20 @@ class Batches:
             raise InvalidInput(f"expected a step >= 0, got {step}")
         epoch, start = self._locate(step)
         chosen = self._order(epoch)[start : start + self.size]
-        tosses = [self._sent(self._tosses(step))] if self._mirror else []
+        flips = [self._to_device(self._flips(step))] if self._mirror else []
         if not self._dataset.per_class:
-            return self._dataset.pixels(_flipped(self._train.images[chosen], *tosses)), self._train.labels[chosen]
+            return self._dataset.pixels(_flipped(self._train.images[chosen], *flips)), self._train.labels[chosen]
         side = self._train.images.shape[-1]
         maps = sources(draw(len(chosen), side, generator(self._seed, AUGMENTATION, step)), side)
-        x, y = self._balanced(chosen, self._sent(maps), *tosses)
+        x, y = self._balanced(chosen, self._to_device(maps), *flips)
         return x, y
 
-    def _tosses(self, step: int) -> Tensor:
+    def _flips(self, step: int) -> Tensor:
         """Which examples of a step's batch are flipped: (size,) bool."""
         return torch.rand(self.size, generator=generator(self._seed, MIRROR, step)) < 0.5
 
-    def _sent(self, drawn: Tensor) -> Tensor:
-        """What was drawn on the host, on its way to the device: nobody waits for it."""
+    def _to_device(self, drawn: Tensor) -> Tensor:
+        """Copy what was drawn on the host to the device, without waiting for the copy."""
         return drawn.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else drawn
 
     def _locate(self, step: int) -> tuple[int, int]:
@@ -113,29 +113,29 @@ class Batches:
         self._starts = (counts.cumsum(0) - counts).to(self._device)
         self._by_class = by_class.to(self._device)
 
-    def _balance(self, chosen: Tensor, maps: Tensor, *tosses: Tensor) -> tuple[Tensor, Tensor]:
-        """Examples of the virtual epoch, by number, flipped as `tosses` say; copies warped by `maps`."""
+    def _balance(self, chosen: Tensor, maps: Tensor, *flips: Tensor) -> tuple[Tensor, Tensor]:
+        """Examples of the virtual epoch, by number, flipped where `flips` is true; copies are warped by `maps`."""
         label = chosen.div(self._dataset.per_class, rounding_mode="floor")
         number = chosen % self._dataset.per_class
         count = self._counts[label]
-        images = _flipped(self._train.images[self._by_class[self._starts[label] + number % count]], *tosses)
+        images = _flipped(self._train.images[self._by_class[self._starts[label] + number % count]], *flips)
         copies = (number >= count).view(-1, 1, 1, 1)
-        # Warping everything and choosing costs less than finding out, on the host, which ones need it.
+        # Warping every image is cheaper than waiting for the host to find out which ones are copies.
         images = torch.where(copies, truncate(warp(images, maps)), images)
         return self._dataset.pixels(images), label
 
 
-def _flipped(images: Tensor, *tosses: Tensor) -> Tensor:
-    """Images (B, C, H, W), left to right where the toss (B,), if there is one, says so."""
-    for toss in tosses:
-        images = torch.where(toss.view(-1, 1, 1, 1), images.flip(-1), images)
+def _flipped(images: Tensor, *flips: Tensor) -> Tensor:
+    """Images (B, C, H, W), mirrored where a flip (B,) is true; no flip: as they are."""
+    for flip in flips:
+        images = torch.where(flip.view(-1, 1, 1, 1), images.flip(-1), images)
     return images
 
 
 class Replayed:
-    """A function of tensors whose host side does not depend on their values: on CUDA, recorded once and then replayed.
+    """A function of tensors, recorded as a CUDA graph at its first call on a GPU and replayed afterwards.
 
-    One launch instead of hundreds. All calls have arguments of the same shapes.
+    One launch instead of hundreds. Its host code must not depend on values, and all calls must have the same shapes.
     """
 
     def __init__(self, function: Callable[..., tuple[Tensor, ...]]) -> None:
@@ -161,7 +161,7 @@ class Replayed:
         with torch.cuda.device(device):
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):  # what is set up at first use is set up here
+            with torch.cuda.stream(side):  # warm-up: libraries initialise at first use
                 self._function(*self._inputs)
             torch.cuda.current_stream().wait_stream(side)
             self._graph = torch.cuda.CUDAGraph()

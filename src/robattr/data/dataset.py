@@ -1,7 +1,7 @@
 """Split, Dataset and DatasetInfo: stored images, labels, the map to what a model sees, and where the files come from.
 
 Shapes: N examples, C channels, H × W pixels. Stored images are uint8 (a quarter of the memory, and exact);
-float32 images, which only a user's own data have, are taken to lie in `bounds` already.
+float32 images, which only a user's own data have, are already within `bounds`.
 """
 
 from __future__ import annotations

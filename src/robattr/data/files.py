@@ -33,8 +33,8 @@ DAMAGED = (
     EOFError,
     OSError,
     ValueError,
-    NotImplementedError,  # what zipfile raises for a compression it does not know
-    RuntimeError,  # and for an encrypted member
+    NotImplementedError,  # zipfile: unknown compression
+    RuntimeError,  # zipfile: encrypted member
 )
 
 
@@ -45,7 +45,7 @@ def sha256(content: bytes | memoryview | NDArray[Any]) -> str:
 
 
 def sha256_file(path: Path) -> str:
-    """SHA-256 of a file as it lies on disk."""
+    """SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -68,7 +68,7 @@ def members(source: Path) -> Iterator[tuple[str, bytes]]:
             total += len(content)
             if len(content) > MEMBER_LIMIT or total > TOTAL_LIMIT or count >= COUNT_LIMIT:
                 raise DataError(
-                    f"{source} unpacks to more than the dataset can hold (at {name!r}): refused, fetch it again"
+                    f"{source} unpacks to more than the dataset's size (at {name!r}): refused, fetch it again"
                 )
             yield name, content
     except DAMAGED as cause:
@@ -107,8 +107,7 @@ def _refuse_outside(source: Path, name: str, *, link: bool) -> None:
     path = PurePosixPath(name.replace("\\", "/"))
     if link or path.is_absolute() or ".." in path.parts or name[1:2] == ":":
         raise DataError(
-            f"{source} holds {name!r}, which is a link or points outside the archive: refused, "
-            "get it from another source"
+            f"{source} contains {name!r}, a link or a path outside the archive: refused, get it from another source"
         )
 
 
@@ -121,7 +120,7 @@ def read_npz(path: Path, *, expected: Mapping[str, tuple[str, tuple[int, ...]]])
         arrays = _stored_arrays(path)
     except (*DAMAGED, KeyError) as cause:
         raise DataError(
-            f"{path} is damaged or no .npz of plain arrays ({type(cause).__name__}: {cause}): prepare it again"
+            f"{path} is damaged or not an .npz of plain arrays ({type(cause).__name__}: {cause}): prepare it again"
         ) from cause
     if not set(expected) <= set(arrays):
         raise DataError(f"{path}: expected arrays {sorted(expected)}, got {sorted(arrays)}: prepare it again")
@@ -136,7 +135,7 @@ def read_npz(path: Path, *, expected: Mapping[str, tuple[str, tuple[int, ...]]])
 
 
 def _stored_arrays(path: Path) -> Arrays:
-    # The file is opened here, because np.load leaves it open when it turns out to be no zip.
+    # Opened here: np.load leaves the file open if it is not a zip.
     with path.open("rb") as file, zipfile.ZipFile(file) as archive:
         if sum(info.file_size for info in archive.infolist()) > TOTAL_LIMIT:
             raise ValueError(f"unpacks to more than {TOTAL_LIMIT} bytes")

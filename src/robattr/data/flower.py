@@ -51,7 +51,7 @@ def content_digests() -> dict[str, str]:
 
 
 def read(folder: Path, digests: Mapping[str, str] | None = None) -> Dataset:
-    """The dataset in `folder`: from its jpg folder where there is one, else from 17flowers.tgz."""
+    """The dataset in `folder`: from its folder jpg if it exists, else from 17flowers.tgz."""
     sources = [folder / "jpg", folder / ARCHIVE]
     source = next((path for path in sources if path.exists()), None)
     if source is None:
@@ -68,7 +68,7 @@ def read(folder: Path, digests: Mapping[str, str] | None = None) -> Dataset:
 
 
 def read_originals(source: Path, digests: Mapping[str, str]) -> dict[str, bytes]:
-    """name -> bytes of all 1,360 JPEG files, each checked; other files in the archive or folder are passed over."""
+    """name -> bytes of all 1,360 JPEG files, each checked; other files are ignored."""
     found: dict[str, bytes] = {}
     for path, content in members(source):
         name = PurePosixPath(path).name

@@ -39,7 +39,7 @@ ROW = r"(\d{5}_)?\d{5}\.ppm(;\d+){7}"
 
 @dataclass(frozen=True)
 class Facts:
-    """What the files must hold. train_counts: the class counts of the training split, after validation is held out.
+    """The expected content of the files. train_counts: class counts of the training split, without validation.
 
     The digests are SHA-256 of array elements: labels uint8, tracks int16, pixels uint8 (N, 32, 32, 3).
     """
@@ -83,7 +83,7 @@ CLASSES = (
 
 
 def read(folder: Path, facts: Facts = OFFICIAL) -> Dataset:
-    """The dataset in `folder`: from train.npz and test.npz where they are, else from the official archives.
+    """The dataset in `folder`: from train.npz and test.npz if they exist, else from the official archives.
 
     Prepared pixels must be the known ones. Pixels decoded from the archives are not compared with them, as it is not
     known that `resize_bilinear` equals the OpenCV build that made them; labels and tracks are, and frames by their CRC.
@@ -116,11 +116,11 @@ def read(folder: Path, facts: Facts = OFFICIAL) -> Dataset:
 
 
 def hold_out(labels: NDArray[np.uint8], tracks: NDArray[np.int16], train_counts: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Which frames go to validation: whole tracks of each class, chosen by a fixed seed, until `train_counts` remain.
+    """Which frames are validation frames: whole tracks of each class, by a fixed seed, until `train_counts` remain.
 
     The one track of 29 frames (class 33) stays in training, since all held-out numbers are multiples of 30.
     """
-    random = np.random.RandomState(SEED)  # its stream is frozen for good, unlike default_rng's
+    random = np.random.RandomState(SEED)  # its stream never changes, unlike default_rng's
     chosen = np.zeros(len(labels), dtype=bool)
     for label, remain in enumerate(train_counts):
         of_class = labels == label
@@ -199,7 +199,7 @@ def _frame(content: bytes, archive: Path, name: str) -> NDArray[np.uint8]:
         with image.open(io.BytesIO(content), formats=["PPM"]) as picture:
             pixels = np.asarray(picture.convert("RGB"))
     except (OSError, ValueError, SyntaxError) as cause:
-        raise DataError(f"{archive}: {name} is no readable PPM image ({cause}): fetch the archive again") from cause
+        raise DataError(f"{archive}: {name} is not a readable PPM image ({cause}): fetch the archive again") from cause
     return resize_bilinear(pixels, SIZE)
 
 

@@ -32,19 +32,19 @@ def from_folder(
     seed: int = 0,
     limit: int | None = None,
 ) -> Dataset:
-    """A dataset of a folder whose subfolders are the classes, or which has train/ and test/ or validation/ of such.
+    """A dataset from a folder of class folders, or from a folder with train/ and test/ or validation/ of class folders.
 
-    The validation folder may be called val/ or valid/ too; a folder train/ beside none of them is a class.
-    Images are turned as their EXIF says, converted to 8-bit RGB (`channels=1`: grey) and resized to size × size by
-    Lanczos, aspect ignored. Labels follow the sorted names of the class folders, ids the sorted paths. What is
-    not given as a folder is split off the training images: of every class the shares `validation` and `test`,
-    by the seed. Hidden files and files that are no images by their suffix are ignored; images that cannot be
-    read are skipped, with one warning, and listed in `skipped`. Symbolic links are followed: it is the user's
-    own folder. With a `limit`, at most so many images of each folder of classes are read, drawn by the seed.
+    The validation folder may also be called val/ or valid/; a folder train/ without any of them is a class.
+    Images are rotated by their EXIF orientation, converted to 8-bit RGB (`channels=1`: grey) and resized to size × size
+    by Lanczos, aspect ignored. Labels follow the sorted names of the class folders, ids the sorted paths. A split
+    without a folder is taken from the training images: the share `validation` or `test` of every class, drawn by the
+    seed. Hidden files and files without an image suffix are ignored; images that cannot be read are skipped, with one
+    warning, and listed in `skipped`. Symbolic links are followed. With a `limit`, at most that many images of each
+    folder of classes are read, drawn by the seed.
     """
     top = Path(path).expanduser()
     if not top.is_dir():
-        raise DataError(f"expected a folder of class folders, got {top}: there is no such folder")
+        raise DataError(f"expected a folder of class folders, got {top}: no such folder")
     if channels not in (1, 3) or size < 1:
         raise InvalidInput(f"expected 1 or 3 channels and a size >= 1, got {channels} and {size}")
     mode = "L" if channels == 1 else "RGB"
@@ -85,12 +85,12 @@ def from_folder(
 
 
 def name_of(folder: Path) -> str:
-    """What the dataset of a folder is called: one that is called mnist is not MNIST."""
+    """The dataset name of a folder; a folder called mnist must not be taken for MNIST."""
     return f"folder {folder.name}" if folder.name in DATASETS else folder.name
 
 
 def _split_folders(top: Path) -> dict[str, Path]:
-    """The folders of the splits beside train/, by the split they hold; none where the folders are classes."""
+    """The split folders beside train/, by split; empty if the folders are classes."""
     if not (top / "train").is_dir():
         return {}
     found: dict[str, Path] = {}
@@ -114,7 +114,7 @@ def _read(
     limit: int | None,
     seed: int,
 ) -> Split:
-    """Every readable image of the class folders in `folder`, in the order of their paths; the others join `skipped`."""
+    """Every readable image of the class folders in `folder`, sorted by path; the others are added to `skipped`."""
     foreign = [child.name for child in _visible(folder) if child.is_dir() and child.name not in classes]
     if foreign:
         raise DataError(
@@ -142,7 +142,7 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The images below a folder by their suffix, in the order of their paths, without hidden files and folders."""
+    """The images below a folder, by suffix, sorted by path, without hidden files and folders."""
     found = []
     for child in _visible(folder):
         if child.is_dir():
@@ -153,10 +153,10 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def _read_image(file: Path, *, size: int, mode: str) -> NDArray[np.uint8] | None:
-    """(C, size, size) uint8, or None where the file is no image Pillow can read whole.
+    """(C, size, size) uint8, or None if Pillow cannot read the whole image.
 
-    16-bit grey is scaled to 8 bits (Pillow would clip it to white); 32-bit integers and floats have no range that could
-    be scaled, so they cannot be read.
+    16-bit grey is scaled to 8 bits (Pillow would clip it to white); 32-bit integers and floats have no known range and
+    are not read.
     """
     pillow: Any = need("PIL.Image", extra="data")
     operations: Any = need("PIL.ImageOps", extra="data")

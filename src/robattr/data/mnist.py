@@ -91,33 +91,33 @@ def _unpacked(path: Path) -> bytes:
             content = file.read(LIMIT + 1)
     except (OSError, EOFError, zlib.error) as cause:
         raise DataError(
-            f"{path} is truncated, damaged or no gzip file ({type(cause).__name__}: {cause}): "
+            f"{path} is truncated, damaged or not a gzip file ({type(cause).__name__}: {cause}): "
             "delete it and fetch it again"
         ) from cause
     if len(content) > LIMIT:
-        raise DataError(f"{path} unpacks to more than {LIMIT} bytes, which no idx file of this dataset does: refused")
+        raise DataError(f"{path} unpacks to more than {LIMIT} bytes, more than any idx file of this dataset: refused")
     return content
 
 
-def read(folder: Path, card: DatasetInfo, content: Mapping[str, str]) -> Dataset:
+def read(folder: Path, info: DatasetInfo, content: Mapping[str, str]) -> Dataset:
     """The dataset in `folder`; `content` maps each file to the SHA-256 of what it unpacks to."""
     parts: list[NDArray[Any]] = []
     for name in FILES:
         path = folder / f"{name}.gz"
         plain = folder / name
         if not path.is_file() and not plain.is_file():
-            raise card.missing(folder, [f"{name}.gz"])
+            raise info.missing(folder, [f"{name}.gz"])
         chosen = path if path.is_file() else plain
         parts.append(read_idx(chosen, dims=_dims(name), digest=content[name]))
     train = _split(parts[0], parts[1], where=folder / FILES[1])
     held_out = min(VALIDATION, len(train) // 12)  # 5,000 of the real 60,000
     index = torch.arange(len(train))
     return Dataset(
-        name=card.name,
+        name=info.name,
         train=train.take(index[held_out:]),
         validation=train.take(index[:held_out]),
         test=_split(parts[2], parts[3], where=folder / FILES[3]),
-        classes=card.classes,
+        classes=info.classes,
         bounds=(0.0, 1.0),
     )
 

@@ -1,7 +1,7 @@
 """The user's own data: a pair of tensors or a torch Dataset (folders of images are in `image_folder`).
 
-Splits are made class by class with a seed, so the same data and seed give the same split. Whoever has splits
-already builds a `Dataset` of three `Split`s directly.
+Splits are drawn class by class from a seed: the same data and seed give the same split. If you already have splits,
+build a `Dataset` of three `Split`s directly.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def from_tensors(
 ) -> Dataset:
     """A dataset of images x, (N, C, H, W) or (N, H, W), and labels y, (N,).
 
-    uint8 images are mapped onto `bounds`, floating ones must lie in them already. `validation` and `test` are
-    the shares of each class that are set apart; ids are the positions in x.
+    uint8 images are mapped to `bounds`; floating ones must lie within them. `validation` and `test` are the shares of
+    each class in those splits; ids are positions in x.
     """
     try:
-        x, y = torch.as_tensor(x), torch.as_tensor(y)  # arrays and lists will do
+        x, y = torch.as_tensor(x), torch.as_tensor(y)  # arrays and lists too
     except (TypeError, ValueError, RuntimeError) as cause:
         raise InvalidInput(f"expected tensors or arrays of images and of whole-number labels: {cause}") from cause
     x, y = _checked_images(x, bounds), _checked_labels(x, y)
@@ -59,10 +59,10 @@ def from_dataset(
     seed: int = 0,
     name: str = "dataset",
 ) -> Dataset:
-    """A dataset of a `torch.utils.data.Dataset` whose items are (image, label); it is read once, into memory.
+    """A dataset from a `torch.utils.data.Dataset` of (image, label), read once into memory.
 
-    An image is a tensor (C, H, W) or (H, W), or a Pillow image; all must have one shape: resize in the
-    dataset's transform. Class names are taken from its attribute `classes` where it has one.
+    An image is a tensor (C, H, W) or (H, W), or a Pillow image; all must have the same shape: resize in the
+    dataset's transform. Class names come from its attribute `classes`, if it has one.
     """
     x, y = gathered(dataset)
     return from_tensors(
@@ -104,9 +104,9 @@ def gathered(dataset: Iterable[Any]) -> tuple[Tensor, Tensor]:
 
 
 def partition(labels: Tensor, *, validation: float, test: float, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Sorted indices of train, validation and test: of every class the given shares, rounded, chosen by the seed."""
+    """Sorted indices of train, validation and test: the given shares of every class, rounded, drawn by the seed."""
     if not (min(validation, test) >= 0 and validation + test < 1):  # also false for NaN
-        raise InvalidInput(f"expected shares >= 0 that leave something to train on, got {validation} and {test}")
+        raise InvalidInput(f"expected shares >= 0 with a sum below 1, got {validation} and {test}")
     random = torch.Generator().manual_seed(seed)
     parts: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
     for label in labels.unique():
@@ -125,7 +125,7 @@ def _checked_images(x: Tensor, bounds: tuple[float, float]) -> Tensor:
         raise InvalidInput(f"expected images (N, C, H, W) or (N, H, W) with N > 0, got {tuple(x.shape)}")
     if x.shape[3] in (1, 3, 4) and min(x.shape[1:3]) > 4:
         raise InvalidInput(
-            f"expected images (N, C, H, W), got {tuple(x.shape)}, whose channels seem to come last: "
+            f"expected images (N, C, H, W), got {tuple(x.shape)}, whose channels seem to be last: "
             "pass x.permute(0, 3, 1, 2)"
         )
     if x.dtype == torch.uint8:
@@ -134,9 +134,7 @@ def _checked_images(x: Tensor, bounds: tuple[float, float]) -> Tensor:
         raise InvalidInput(f"expected uint8 or floating images, got {x.dtype}: convert them with .to(torch.uint8)")
     low, high = float(x.min()), float(x.max())
     if not (bounds[0] <= low and high <= bounds[1]):  # also false for NaN
-        raise InvalidInput(
-            f"expected pixels in bounds={bounds}, got values from {low} to {high}: name the bounds they have"
-        )
+        raise InvalidInput(f"expected pixels in bounds={bounds}, got values from {low} to {high}: pass their bounds")
     return x.float()
 
 
@@ -149,7 +147,7 @@ def _checked_labels(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _items(dataset: Iterable[Any]) -> Iterable[Any]:
-    """A map-style dataset by its length: not every one ends its iteration with an IndexError."""
+    """Items by index where there is a length: not every map-style dataset ends iteration with an IndexError."""
     by_index: Any = dataset
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
         return (by_index[index] for index in range(len(by_index)))
@@ -157,7 +155,7 @@ def _items(dataset: Iterable[Any]) -> Iterable[Any]:
 
 
 def _label(label: Any, index: int) -> int:
-    """A whole number, also as a tensor or array of one; 1.7 is none, and neither is a name."""
+    """A label as int, also from a tensor or array of one element; 1.7 and names are refused."""
     try:
         return operator.index(label.item() if hasattr(label, "item") else label)
     except (TypeError, ValueError, RuntimeError) as cause:

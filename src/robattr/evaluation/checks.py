@@ -75,10 +75,10 @@ class ModelProbe:
         return predicted
 
 
-Verdict: TypeAlias = tuple[Level, str, str]
+Finding: TypeAlias = tuple[Level, str, str]
 """Level, finding and remedy of one check."""
 
-Checks: TypeAlias = dict[str, Callable[[ModelProbe], Verdict | None]]
+Checks: TypeAlias = dict[str, Callable[[ModelProbe], Finding | None]]
 """Check functions by name; None where a check does not apply."""
 
 
@@ -89,7 +89,7 @@ def forward(model: nn.Module, x: Tensor) -> Tensor:
     return outputs
 
 
-def structure(p: ModelProbe) -> Verdict:
+def structure(p: ModelProbe) -> Finding:
     """Whether the formula can bind the module, and the module takes the examples and returns (B, classes)."""
     check_model(p.model)
     classes = check_batch(p.model, p.x, torch.zeros(len(p.x), dtype=torch.long, device=p.x.device))
@@ -101,7 +101,7 @@ def structure(p: ModelProbe) -> Verdict:
     return "ok", f"logits of {classes} classes", ""
 
 
-def input_unchanged(p: ModelProbe) -> Verdict:
+def input_unchanged(p: ModelProbe) -> Finding:
     """Whether forward() leaves its input as it was: the attacks use it again."""
     x = p.x[:1].clone()
     with second_order(p.model), torch.no_grad():
@@ -111,7 +111,7 @@ def input_unchanged(p: ModelProbe) -> Verdict:
     return "fail", "the model overwrites its input", "clone the input in forward()"
 
 
-def finite(p: ModelProbe) -> Verdict:
+def finite(p: ModelProbe) -> Finding:
     """Whether all logits are finite."""
     if p.logits.isfinite().all():
         return "ok", "all logits are finite", ""
@@ -119,7 +119,7 @@ def finite(p: ModelProbe) -> Verdict:
     return "fail", said, "check the weights and the input range"
 
 
-def deterministic(p: ModelProbe) -> Verdict:
+def deterministic(p: ModelProbe) -> Finding:
     """Whether a second call returns the same logits, but for the rounding of operations without a fixed order."""
     again = forward(p.model, p.x[:BATCH])
     if _gap(again, p.logits[:BATCH]) <= _tolerance(p):
@@ -128,7 +128,7 @@ def deterministic(p: ModelProbe) -> Verdict:
     return "fail", said, "pass training=self.training to F.dropout; do not sample in eval mode"
 
 
-def independent_of_batch(p: ModelProbe) -> Verdict:
+def independent_of_batch(p: ModelProbe) -> Finding:
     """Whether an example's logits depend on the other examples of its batch.
 
     Other batch sizes use other kernels, which round differently, and a deep network amplifies that. A difference up to
@@ -136,7 +136,7 @@ def independent_of_batch(p: ModelProbe) -> Verdict:
     larger one is measured again in float64: rounding shrinks there by 2⁻⁵³/u, a real dependence does not shrink at
     all. The geometric mean of the two separates them.
     """
-    ok: Verdict = "ok", "an example's logits do not depend on its batch", ""
+    ok: Finding = "ok", "an example's logits do not depend on its batch", ""
     gap = _batch_gap(p.model, p.x[:FEW])
     if gap <= _tolerance(p):
         return ok
@@ -147,7 +147,7 @@ def independent_of_batch(p: ModelProbe) -> Verdict:
     return "fail", said, "normalise per example, or by running statistics"
 
 
-def returns_logits(p: ModelProbe) -> Verdict:
+def returns_logits(p: ModelProbe) -> Finding:
     """Whether the outputs are logits: cross-entropy of probabilities is wrong, and its gradient vanishes."""
     z = p.logits
     if bool((z >= 0).all()) and torch.allclose(z.sum(dim=1), torch.ones_like(z[:, 0]), atol=1e-3):
@@ -163,7 +163,7 @@ def returns_logits(p: ModelProbe) -> Verdict:
     return "ok", said, ""
 
 
-def data_range(p: ModelProbe) -> Verdict | None:
+def data_range(p: ModelProbe) -> Finding | None:
     """Whether the data are within the bounds, and use them."""
     if p.y is None:
         return None
@@ -182,7 +182,7 @@ def data_range(p: ModelProbe) -> Verdict | None:
     return "ok", said, ""
 
 
-def labels(p: ModelProbe) -> Verdict | None:
+def labels(p: ModelProbe) -> Finding | None:
     """Whether the labels are outputs of the model, and some predictions are correct."""
     if p.y is None:
         return None
@@ -198,7 +198,7 @@ def labels(p: ModelProbe) -> Verdict | None:
     return "ok", said, ""
 
 
-def derivatives(p: ModelProbe) -> Verdict:
+def derivatives(p: ModelProbe) -> Finding:
     """Whether the logit has a gradient in x, and ‖IG(x, x')‖₁ has finite gradients in x' and in the parameters."""
     with second_order(p.model):
         net = bind(p.model).detach()
@@ -295,11 +295,11 @@ def check_source(source: nn.Module, model: nn.Module, x: Tensor, y: Tensor) -> N
         raise InvalidInput(f"expected a source of the same {ours} classes, got one of {theirs}: choose another")
 
 
-def _run(name: str, check: Callable[[ModelProbe], Verdict | None], p: ModelProbe) -> Iterator[Check]:
+def _run(name: str, check: Callable[[ModelProbe], Finding | None], p: ModelProbe) -> Iterator[Check]:
     """The result of one check; what it raises is a failure, because a model of the user's may raise anything."""
     try:
-        if (verdict := check(p)) is not None:
-            yield Check(name, *verdict)
+        if (result := check(p)) is not None:
+            yield Check(name, *result)
     except torch.OutOfMemoryError:
         raise
     except RobattrError as error:

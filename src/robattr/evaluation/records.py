@@ -11,7 +11,6 @@ A line is one example: an object with an integer "id". JSON has no NaN: NaN and 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -37,8 +36,8 @@ class Records:
     """The shard of one process, open for appending.
 
         with Records(path, settings, rank=rank, world=world) as records:
-            for batch in batches(records.todo(ids)):
-                records.append(score(batch))
+            for batch in batches(ids[rank::world]):
+                records.append(row for row in score(batch) if row["id"] not in records.done)
         barrier()
         if rank == 0: merge(path, ids)
 
@@ -49,7 +48,7 @@ class Records:
     def __init__(self, path: Path, settings: Mapping[str, Any], *, rank: int = 0, world: int = 1) -> None:
         if not 0 <= rank < world:
             raise InvalidInput(f"expected 0 ≤ rank < world, got rank {rank} of {world}")
-        self.path, self.rank, self.world = Path(path), rank, world
+        self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         shard = self.path.with_name(f"{self.path.stem}.rank{rank}-of-{world}.jsonl")
         self._file = _open_alone(shard)
@@ -63,20 +62,13 @@ class Records:
             os.close(self._file)
             raise
 
-    def todo(self, ids: Iterable[int]) -> list[int]:
-        """The ids of this process's share that have no record yet.
-
-        The share depends on the positions alone, so that processes which ask at different times still agree.
-        """
-        return [i for i in list(ids)[self.rank :: self.world] if i not in self.done]
-
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write a batch of records and flush it to the disk."""
         plain = [_plain(row) for row in rows]
         seen = set(self.done)
         for row in plain:
             if _id(row) in seen:
-                raise InvalidInput(f"expected each example once, got id {row['id']} again: ask todo() what is left")
+                raise InvalidInput(f"expected each example once, got id {row['id']} again: skip ids in `done`")
             seen.add(row["id"])
         size = os.fstat(self._file).st_size
         try:
@@ -142,11 +134,6 @@ def merge(path: Path, ids: Iterable[int]) -> list[Record]:
     return [json.loads(lines[i]) for i in wanted]
 
 
-def fingerprint(settings: Mapping[str, Any]) -> str:
-    """A short digest of `settings`, independent of their order."""
-    return hashlib.sha256(json.dumps(_plain(settings), sort_keys=True).encode()).hexdigest()[:16]
-
-
 def _settle(path: Path, settings: Mapping[str, Any], *, begun: bool) -> None:
     """Write the settings of new records; reject existing records with other settings."""
     note = path.with_suffix(".settings")
@@ -155,7 +142,7 @@ def _settle(path: Path, settings: Mapping[str, Any], *, begun: bool) -> None:
     if mine == theirs:
         return
     if theirs is None or not begun:
-        text = json.dumps({"fingerprint": fingerprint(settings), "settings": mine}, indent=1)
+        text = json.dumps({"settings": mine}, indent=1)
         write_atomically(note, text.encode() + b"\n")
         return
     odd = [key for key in sorted({*mine, *theirs}) if mine.get(key) != theirs.get(key)]

@@ -7,7 +7,7 @@ tied with none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -87,12 +87,7 @@ def tied_pairs(same: Tensor) -> Tensor:
 
 def by_slabs(measure: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
     """`measure` (B,) computed on as many rows at a time as fit a slab of memory."""
-    parts = [measure(a[piece], b[piece]) for piece in _pieces(a)]
-    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=a.device)
-
-
-def _pieces(a: Tensor) -> Iterator[slice]:
-    slab = CPU_SLAB if a.device.type == "cpu" else GPU_SLAB
-    step = max(1, slab // a.shape[1]) if len(a) else 1
-    for first in range(0, len(a), step):
-        yield slice(first, first + step)
+    if not len(a):
+        return torch.zeros(0, dtype=torch.float64, device=a.device)
+    size = max(1, (CPU_SLAB if a.device.type == "cpu" else GPU_SLAB) // a.shape[1])
+    return torch.cat([measure(*pair) for pair in zip(a.split(size), b.split(size), strict=True)])

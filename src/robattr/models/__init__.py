@@ -1,4 +1,4 @@
-"""The paper's networks, a small one, the softplus twin of any network, and networks on disk."""
+"""The paper's networks, a small one, the softplus twin of any network, weights files, and the zoo."""
 
 from robattr.models.architecture import Spec as Spec
 from robattr.models.architecture import architecture as architecture

@@ -1,8 +1,8 @@
-"""An architecture is a function that builds a network; the network remembers how it was built.
+"""An architecture is a function that builds a network; the network carries a spec of how it was built.
 
     spec = (name, arguments),    build(spec) = architectures[name](**arguments)
 
-The spec is plain JSON and travels inside the weight file, so that a file alone can be loaded without unpickling code.
+The spec is plain JSON and is stored in the weights file, so that the file alone can be loaded, without running code.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ P = ParamSpec("P")
 N = TypeVar("N", bound=nn.Module)
 
 architectures: dict[str, Callable[..., nn.Module]] = {}
-"""Every function marked `@architecture`, by name. Yours too, once it is marked."""
+"""Every function marked `@architecture`, by name, including the user's own."""
 
 RENAMED = {"threshold_cnn": "avgpool_cnn", "toe_cnn": "tone_curve_cnn", "blurred_cnn": "blur_cnn"}
-"""Names in weights files and run directories written before 2026-11-16."""
+"""Earlier names in weights files and run directories, and what they are called now."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def architecture(build: Callable[P, N]) -> Callable[P, N]:
         net = build(*args, **kwargs)
         call = signature.bind(*args, **kwargs)
         call.apply_defaults()
-        # Past nn.Module.__setattr__: a spec is neither a tensor nor a module.
+        # Not by nn.Module.__setattr__: a spec is neither a tensor nor a module.
         object.__setattr__(net, "spec", Spec(build.__name__, dict(call.arguments)))
         return net
 
@@ -68,13 +68,13 @@ def architecture(build: Callable[P, N]) -> Callable[P, N]:
 
 
 def spec_of(model: nn.Module) -> Spec | None:
-    """The spec a network carries, or None for one that was not built by an architecture."""
+    """The spec of a network, or None if it was not built by an architecture."""
     spec = getattr(model, "spec", None)
     return spec if isinstance(spec, Spec) else None
 
 
 def build(spec: Spec) -> nn.Module:
-    """The network a spec describes, freshly initialised."""
+    """The network that a spec describes, newly initialised."""
     spec = Spec(RENAMED.get(spec.name, spec.name), spec.arguments)
     if spec.name not in architectures:
         raise InvalidInput(f"unknown architecture {spec.name!r}: {nearest(spec.name, architectures)}")

@@ -41,8 +41,8 @@ def for_dataset(name: str) -> nn.Module:
 def from_factory(ref: str) -> nn.Module:
     """The module that "package.module:factory" returns; `factory` is a function or class without required arguments.
 
-    The current directory is importable, as with `python -m`. This runs the user's code: never pass a name that came
-    with a file. A name that already is a module (not a function) is returned as it is.
+    The current directory is importable, as with `python -m`. This runs the user's code: never pass a name that
+    came with a file. If the name is a module object, not a function, it is returned.
     """
     if not re.fullmatch(f"{NAME}:{NAME}", ref):
         raise InvalidInput(f"expected 'package.module:factory', got {ref!r}; for example 'my_nets:make_net'")
@@ -74,7 +74,7 @@ def _attribute(module: Any, path: str, ref: str) -> Any:
         return reduce(getattr, path.split("."), module)
     except AttributeError as cause:
         public = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        raise InvalidInput(f"{module.__name__!r} has no {path!r}, as {ref!r} says: {nearest(path, public)}") from cause
+        raise InvalidInput(f"{module.__name__!r} has no {path!r}: {nearest(path, public)}") from cause
 
 
 def _call(make: Any, ref: str) -> Any:
@@ -96,7 +96,7 @@ def _call(make: Any, ref: str) -> Any:
 def _required(make: Any) -> list[str]:
     try:
         parameters = inspect.signature(make).parameters.values()
-    except ValueError:  # some builtins have no signature; calling them tells
+    except ValueError:  # some builtins have no signature
         return []
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [p.name for p in parameters if p.default is p.empty and p.kind not in optional]

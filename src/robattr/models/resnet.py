@@ -1,7 +1,7 @@
 """The residual networks of the paper for GTSRB and Flower: no batch norm, standardisation inside the graph.
 
 Images x: (B, C, H, W) in [0, 255], H and W divisible by 4. Logits: (B, classes).
-The paper speaks of 5 residual units for both datasets; its code builds 6 (GTSRB) and 3 (Flower), and so do we.
+The paper says 5 residual units for both datasets; its code builds 6 (GTSRB) and 3 (Flower), and so do we.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Standardise(nn.Module):
         return centred / variance.clamp(min=self.floor(x) ** 2).sqrt()
 
     def floor(self, x: Tensor) -> float:
-        """The least standard deviation that is divided by."""
+        """The smallest divisor of the standardisation."""
         return 1 / (self.scale * math.sqrt(x[0].numel()))
 
 
@@ -139,7 +139,7 @@ def resnet(
     act is the leaky ReLU of slope 0.1. Its derivative at exactly 0 is 0.1 here (torch's kernel) and 1 in the
     reference (tf.where(x < 0, …)). Values agree everywhere; the derivatives differ only where a pre-activation is
     exactly 0, which for these bias-free layers means a constant image. No quadrature node of the evaluation lies there
-    (its black reference is t = 0, excluded by the right and midpoint rules), so the fused kernel was kept.
+    (its black reference is t = 0, excluded by the right and midpoint rules), so the fused kernel is used.
     """
     positive(classes=classes, units=units, channels=channels, width=width, pool=pool)
     if units > 100 or width > 4096:
@@ -169,7 +169,7 @@ def scale_invariant(model: nn.Module, x: Tensor, *, smallest: float = 0.01) -> T
 
     It holds while the floor of the standard deviation stays inactive at every node: smallest · σ(x) > 1/√(HWC), over
     `scale`; i.e. σ(x) > 1.80 for 32×32×3 and 0.45 for 128×128×3 at N = 100. Near the bound (0.1%) the answer is False,
-    so that rounding never decides it. The softplus twin inherits the identity, for the standardisation precedes every
+    so that rounding never decides it. The softplus twin has the same property: the standardisation precedes every
     activation. All False for networks that are not a `ResNet`.
     """
     net = model.twin_of if isinstance(model, Smooth) else model

@@ -5,9 +5,10 @@
 A ReLU network is piecewise linear: the gradient of its attribution is blind to curvature. The attribution attack takes
 its direction from the twin and everything else from the network itself (paper, section on evaluation; β = 1).
 
-A ReLU network stays the same function when one layer's weights grow and the next one's shrink by the same factor; its
-twin at a fixed β does not, and an attack that follows it is strong or weak by accident. The *relative* twin measures u
-in its own size, r·s(u/r) with r the root mean square of u over the example, and is the same for all those networks.
+A ReLU network stays the same function when one layer's weights grow and the next one's shrink by the same factor. Its
+twin at a fixed β does not, so the strength of an attack by the twin depends on that arbitrary factor. The *relative*
+twin measures u in units of its own size, r·s(u/r) with r the root mean square of u over the example, and is the same
+for all those networks.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _rrelu(
     training: bool = False,
     inplace: bool = False,
 ) -> Tensor:
-    if training:  # a random slope per element: no function of x to smooth
+    if training:  # a random slope per element is not a function of x
         return F.rrelu(input, lower, upper, training, inplace)
     return _leaky(soft, input, (lower + upper) / 2, inplace)
 
@@ -120,7 +121,7 @@ TWINS: dict[Callable[..., Any], Callable[..., Tensor]] = {
     torch.ops.aten.hardtanh.default: _hardtanh,
     torch.ops.aten.hardtanh_.default: _in_place(_hardtanh),
 }
-"""What each activation becomes. Max-pool, clamp, maximum and the already smooth (GELU, SiLU, ELU, …) are left alone."""
+"""The smooth version of each activation. Max-pool, clamp, maximum, GELU, SiLU, ELU, … are unchanged."""
 
 
 class _Softened(TorchFunctionMode):
@@ -144,16 +145,16 @@ class _Softened(TorchFunctionMode):
 
 
 class Smooth(nn.Module):
-    """The twin of `module`. It owns nothing: its parameters, buffers, children and flags *are* those of `module`,
+    """The twin of `module`. Its parameters, buffers, children and flags *are* those of `module`,
 
-    under the same names, so a change of either is a change of both, and layer names and state dicts agree.
+    under the same names: a change of one is a change of both, and layer names and state dicts agree.
     """
 
     twin_of: nn.Module
 
     def __init__(self, module: nn.Module, beta: float, *, relative: bool) -> None:
         flag = module.training
-        self.__dict__["twin_of"] = module  # past registration: a child would put a prefix on every name
+        self.__dict__["twin_of"] = module  # not registered: a child would prefix every name
         super().__init__()
         self.twin_beta, self.twin_relative = beta, relative
         self.__dict__.update(_parameters=module._parameters, _buffers=module._buffers, _modules=module._modules)
@@ -189,9 +190,9 @@ def smooth(model: nn.Module, beta: float = 1.0, *, relative: bool = False) -> Sm
 
     β → ∞ gives back the network. With `relative`, β is in units of one over the size of the activation's input. Nothing
     is edited or copied. Works under `torch.func` transforms and inside a compiled gradient function. A clamp(min=0) or
-    maximum(u, 0) is not taken for an activation (it also guards variances). Two kinds of module are out of reach:
-    TorchScript, which is refused, and activation checkpointing, whose second forward pass would run outside the twin
-    (torch.func refuses it; plain autograd does not: switch it off).
+    maximum(u, 0) is not treated as an activation (it also guards variances). Not supported: TorchScript, which is
+    refused, and activation checkpointing, whose second forward pass would run without the twin (torch.func refuses
+    it; plain autograd does not: switch it off).
     """
     if not isinstance(model, nn.Module):
         raise UnsupportedModel(f"expected a torch.nn.Module to smooth, got {type(model).__name__}: wrap it in one")

@@ -6,8 +6,8 @@ the images, training at 0.1 cost about ten points of accuracy on the validation 
 
 How the settings were found: some twenty trials, one seed each, compared on the validation split, where these four score
 (accuracy, top-k, Kendall) NATURAL .874 .613 .536, Madry .854 .734 .594, IG-NORM .866 .706 .599, IG-SUM-NORM .840 .747
-.605. Earlier settings were also run through the demo, whose test table was seen and led to the smaller radius: its
-numbers are not those of an untouched test set. Differences between Madry and IG-SUM-NORM are within one seed's noise.
+.605. Earlier settings were also run through the demo, and its test table led to the smaller radius: its numbers are not
+those of an untouched test set. Differences between Madry and IG-SUM-NORM are within one seed's noise.
 """
 
 from __future__ import annotations

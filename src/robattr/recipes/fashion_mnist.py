@@ -1,6 +1,6 @@
 """Fashion-MNIST as in the paper (supplement, experiments): MNIST's recipes with ε = 0.1 and 20 attack steps.
 
-The three notes of the MNIST recipes (batch sums, right ends, last checkpoint) hold here too.
+The notes of the MNIST recipes (batch sums, right ends, last checkpoint) apply here too.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The IG runs sum over the batch, with rates 1e-4/1e-3/1e-4 and λ = β = 0.1, in paper and code alike. Like the
 paper they train on all 1,224 images that are not test images: `full` adds the validation split to the
-training split, so there is none to watch. Set full=false to choose anything by it. The notes of the GTSRB
-recipes on sums and right ends hold here too.
+training split, so that there is no validation. Set full=false to compare settings on it. The notes of the GTSRB
+recipes on sums and right ends apply here too.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Heavy-ball momentum 0.9, weight decay 2e-4, batches of 64, 70,000 steps, three l
 60,000, after). The adversary takes 7 steps of 2 from a random start in the ℓ∞ ball of radius 8 of 255; m = 50
 in the update, 5 in the attack.
 
-- NATURAL and Madry average over the batch; the IG runs of the code sum over it, with the decay not scaled,
+- NATURAL and Madry average over the batch; the IG runs of the code sum over it, without scaling the decay,
   and so do these: `reduction` is "sum". On an average their rates would be 64 times larger.
 - Learning rates of the IG runs: the shipped configurations say 1e-3/1e-2/1e-3 for all, 100 to 1000 times the
   paper's, which on a sum would be a rate of 0.64 on an average. The paper's are used.

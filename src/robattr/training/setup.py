@@ -95,7 +95,8 @@ def build_model(run: TrainConfig, data: Dataset) -> nn.Module:
     name = run.model or "small_cnn"
     if name not in models.architectures:
         raise InvalidInput(
-            f"unknown model {name!r} (or package.module:function); {nearest(name, models.architectures)}"
+            f"unknown model {name!r}; {nearest(name, models.architectures)} A network of yours is named "
+            "package.module:function; those of the tuned recipes need `import robattr.recipes`"
         )
     if data.train.images.ndim != 4:
         raise InvalidInput(

@@ -1,8 +1,8 @@
-"""Sweeps: one run per point of a grid (or per trial of a search), chosen between by validation data alone.
+"""Sweeps: one run per point of a grid, or per trial of a search, compared on validation data.
 
-The study lives in a journal file beside the runs, so the same command, started again or on more machines that share the
-folder, takes up what is left. A run's directory is named by its point: a run that was cut short is continued, and one
-that two workers want is trained once.
+The Optuna study is a journal file beside the runs, so the same command, started again or on more machines that share
+the folder, does what is left. The directory of a run is named by its point: an interrupted run is continued, and no run
+is trained twice.
 
     OUT/journal.log   OUT/weight=0.1,m=10/…   OUT/table-weight-m.md
 """
@@ -30,14 +30,14 @@ Scores = dict[str, float]
 Measure = Callable[[Path], Scores]
 """The scores of a finished run directory on validation data, among them `nat_acc`."""
 Prepare = Callable[[TrainConfig, Path], TrainConfig]
-"""The run of a point, for its directory, with weights at hand where it starts from a recipe's."""
+"""The configuration of a point in its directory, after training the recipe that it starts from."""
 
-HEADINGS = {"nat_acc": "NA", "adv_acc": "AA", "topk": "IN", "kendall": "CO"}  # as the paper's table has them
+HEADINGS = {"nat_acc": "NA", "adv_acc": "AA", "topk": "IN", "kendall": "CO"}  # of the paper's table
 
 
 @dataclass(frozen=True)
 class Span:
-    """A range of numbers to search, on a logarithmic scale: `0.001..1`; of a key that counts, whole ones: `10..100`."""
+    """A range to search on a logarithmic scale, `0.001..1`; of integers, if the key is one: `10..100`."""
 
     low: float
     high: float
@@ -46,7 +46,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Result:
-    """One point of a sweep; `scores` is empty where the run diverged."""
+    """One point of a sweep; `scores` is empty if the run diverged."""
 
     point: Point
     scores: Scores
@@ -61,40 +61,36 @@ def parse_axis(word: str) -> tuple[str, Sequence[Any] | Span]:
     first, *rest = [settings.parse_word(f"{key}={part}") for part in text.replace("..", ",").split(",")]
     key = first[0]
     if get_origin(KINDS[key]) is tuple:
-        raise InvalidInput(f"{key} is a list: sweep over it with one --set and one --out per value")
+        raise InvalidInput(f"cannot sweep {key}, a list: start one run per value, with --set and --out")
     if key == "full":
-        raise InvalidInput("a sweep compares on the validation split and never trains on it: full is no axis of one")
+        raise InvalidInput("cannot sweep full: it trains on the validation split, on which a sweep compares")
     values = [first[1], *(value for _, value in rest)]
     if ".." not in text:
         return key, list(dict.fromkeys(values))
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     if len(values) != 2 or not numbers or not 0 < values[0] < values[1]:
-        raise InvalidInput(f"a range is low..high of numbers with 0 < low < high, got {word!r}")
+        raise InvalidInput(f"expected a range low..high of numbers with 0 < low < high, got {word!r}")
     return key, Span(float(values[0]), float(values[1]), whole=isinstance(values[0], int))
 
 
 def parse_axes(words: Iterable[str]) -> dict[str, Sequence[Any] | Span]:
-    """The axes of several words, each of a key of its own."""
+    """The axes of several words, each with another key."""
     axes: dict[str, Sequence[Any] | Span] = {}
-    texts: dict[str, str] = {}
     for word in words:
         key, axis = parse_axis(word)
-        text = word.partition("=")[2].strip()
         if key in axes:
-            joined = f"{texts[key]},{text}"
-            remedy = "give one range" if ".." in joined else f"give all its values in one, --over {key}={joined}"
-            raise InvalidInput(f"--over {key} is given twice: {remedy}")
-        axes[key], texts[key] = axis, text
+            raise InvalidInput(f"--over {key} is given twice: give all values in one, --over {key}=V,V,…, or one range")
+        axes[key] = axis
     return axes
 
 
 def check_grid(run: TrainConfig, over: Mapping[str, Sequence[Any] | Span]) -> None:
-    """Refuse a grid one of whose points is not a run, before any of them is trained."""
+    """Check every point of a grid, before any of them is trained."""
     for point in _grid(over):
         try:
             settings.change(run, point)
         except InvalidInput as error:
-            raise InvalidInput(f"the point {name_of(point)} of the grid: {error}") from error
+            raise InvalidInput(f"at {name_of(point)}: {error}") from error
 
 
 def sweep(
@@ -109,10 +105,10 @@ def sweep(
     device: str = "auto",
     data_dir: str | Path | None = None,
 ) -> tuple[list[Result], int | None]:
-    """Run every point of the grid `over`, or `trials` points that Optuna's TPE chooses; results, and what stopped it.
+    """Run every point of the grid `over`, or `trials` points chosen by Optuna's TPE.
 
-    The validation split chooses, so `full` (training on it) is switched off. `by` says in words what `measure` does:
-    scores of one measure are never taken for those of another.
+    Returns the results, and the signal that stopped the sweep, if any. `full` is switched off, because runs are
+    compared on the validation split. `by` describes `measure`: scores are reused only under the same description.
     """
     optuna = need("optuna", extra="sweep")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -146,12 +142,12 @@ def sweep(
 
 
 def worth(scores: Scores) -> float:
-    """What a search maximises: accuracy plus, where it was measured, the Kendall correlation of attacked maps."""
+    """What a search maximises: accuracy plus, if measured, the Kendall correlation of attacked maps."""
     return scores["nat_acc"] + scores.get("kendall", 0.0)
 
 
 def results(study: Any) -> list[Result]:
-    """The finished points of a study, each once, in the order of their values."""
+    """The finished points of a study, each once, sorted by value."""
     done = [trial for trial in study.get_trials(deepcopy=False) if trial.state.name in ("COMPLETE", "PRUNED")]
     found = {
         name_of(trial.params): Result(trial.params, trial.user_attrs.get("scores", {}), name_of(trial.params))
@@ -161,7 +157,7 @@ def results(study: Any) -> list[Result]:
 
 
 def table(found: Sequence[Result]) -> str:
-    """The results as the paper's table over m has them (Markdown); the best of each column in bold."""
+    """The results as a Markdown table like the paper's over m; the best of each column in bold."""
     if not found:
         return "no run has finished yet\n"
     keys = list(found[0].point)
@@ -185,7 +181,7 @@ def name_of(point: Point) -> str:
 
 
 def _rank(value: Any) -> tuple[int, Any]:
-    """Where a value of an axis belongs: none first, then numbers, then words."""
+    """A sort key for values of an axis: None first, then numbers, then strings."""
     return (0, 0) if value is None else (1 + isinstance(value, str), value)
 
 
@@ -197,7 +193,7 @@ def _cell(column: str, score: float | None, best: float) -> str:
 
 
 def _train_alone(run: TrainConfig, path: Path, prepare: Prepare, *, device: str, data_dir: str | Path | None) -> Any:
-    """Train (or continue) unless another worker is at it, or at what it starts from: then None."""
+    """Train or continue; None if another worker has the run, or the run that it starts from, in use."""
     try:
         return train(prepare(run, path), path, device=device, data_dir=data_dir, resume=True)
     except InUse:
@@ -205,9 +201,9 @@ def _train_alone(run: TrainConfig, path: Path, prepare: Prepare, *, device: str,
 
 
 def _study(out: Path, over: Mapping[str, Sequence[Any] | Span], run: TrainConfig, *, by: str) -> Any:
-    """The study of this search space around this run; another in the same folder is another study over the same runs.
+    """The study of this search space around this run.
 
-    So results of other settings are never taken for these: their runs are continued where they can be, else refused.
+    Other spaces, settings or measures are other studies in the same journal, so their scores are never mixed.
     """
     optuna = need("optuna", extra="sweep")
     journal = need("optuna.storages.journal", extra="sweep")
@@ -225,7 +221,7 @@ def _study(out: Path, over: Mapping[str, Sequence[Any] | Span], run: TrainConfig
 
 
 def _check_journal(file: Path) -> None:
-    """Refuse a journal with a line that is none of Optuna's; another worker may be at the last one, without its end."""
+    """Reject a damaged journal; the last line may be incomplete, because another worker is writing it."""
     if not file.exists():
         return
     for number, line in enumerate(file.read_bytes().split(b"\n")[:-1], 1):
@@ -233,8 +229,8 @@ def _check_journal(file: Path) -> None:
             json.loads(line)["op_code"]
         except (ValueError, TypeError, KeyError) as cause:
             raise CheckpointError(
-                f"expected an entry of the sweep's journal in line {number} of {file}, got {line[:40]!r}: the file is "
-                "damaged; move it away and start again, the runs beside it are measured again but not trained again"
+                f"expected a journal entry in line {number} of {file}, got {line[:40]!r}: move the file away and start "
+                "again; finished runs are measured again, but not trained again"
             ) from cause
 
 
@@ -251,14 +247,14 @@ def _grid(over: Mapping[str, Sequence[Any] | Span]) -> list[dict[str, Any]]:
     """Every point of the grid."""
     axes = [axis for axis in over.values() if not isinstance(axis, Span)]
     if len(axes) < len(over):
-        raise InvalidInput("a range low..high has no end of points: say how many to try with --trials N")
+        raise InvalidInput("a range low..high needs the number of points to try: --trials N")
     return [dict(zip(over, values, strict=True)) for values in itertools.product(*axes)]
 
 
 def _requeue_abandoned(study: Any, out: Path, *, keys: set[str]) -> None:
-    """Queue again the points of workers that died: the study says they run, but nobody holds their directory.
+    """Queue the points of dead workers again: running in the study, but their directory is not locked.
 
-    A trial that does not have all `keys` yet is being asked for at this moment.
+    A trial without all `keys` is just being created by another worker.
     """
     optuna = need("optuna", extra="sweep")
     for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
@@ -275,9 +271,9 @@ def _requeue_abandoned(study: Any, out: Path, *, keys: set[str]) -> None:
 
 
 def _tell(study: Any, trial: Any, found: Mapping[str, Any], **told: Any) -> None:
-    """End a trial; one that another worker took for abandoned, and queued again, is left to whoever asks for it next.
+    """Finish a trial, unless another worker took it for abandoned and queued it again.
 
-    That can happen between its start and the lock of its directory, or after the lock. The run itself is not repeated.
+    That can happen while its directory is not locked: before the training, or after it. The run is not repeated.
     """
     with suppress(need("optuna.exceptions", extra="sweep").UpdateFinishedTrialError):
         for key, value in found.items():
