@@ -18,9 +18,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from robattr.train.distributed import World
-from robattr.train.state import State
-from robattr.train.step import descend
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
@@ -29,11 +26,13 @@ from robattr import PGD, L2Ball, LinfBall, displacement, l2, objectives, power
 from robattr.engine import Compiled, Step, deterministic, layout, precision, tuned
 from robattr.engine.compiled import inductor, trace, traced, train_mode_differs
 from robattr.engine.pooling import PointwisePools
+from robattr.engine.processes import World
 from robattr.errors import CompilationFellBack, InvalidInput
 from robattr.formula.neighbourhoods import Neighbourhood
 from robattr.formula.network import bind, gradient
 from robattr.formula.objective import Rho, Robust
 from robattr.models import resnet
+from robattr.training.step import TrainState, train_step
 from train_fixtures import QUICK
 
 UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}
@@ -167,15 +166,15 @@ def test_every_way_to_run_the_formula_calls_the_same_functions(monkeypatch: pyte
     world, summed = World(0, 1, torch.device("cpu")), []
     monkeypatch.setattr(World, "total", lambda _, flat: (summed.append(flat), flat)[1])
 
-    def state(engine: Step) -> State:
-        return State(net, torch.optim.SGD(net.parameters(), lr=0.0), rho, engine)
+    def state(engine: Step) -> TrainState:
+        return TrainState(net, torch.optim.SGD(net.parameters(), lr=0.0), rho, engine)
 
     ways = {
         "loop": lambda: rho(net, x, y).value.mean().backward(),
         "eager": lambda: Step(net)(rho, x, y),
         "compiled": lambda: fast(rho, x, y),
-        "distributed": lambda: descend(state(Step(net)), QUICK, x, y, batch=len(x), world=world),
-        "distributed, compiled": lambda: descend(
+        "distributed": lambda: train_step(state(Step(net)), QUICK, x, y, batch=len(x), world=world),
+        "distributed, compiled": lambda: train_step(
             state(Step(net, compiled=True, backend=traced)), QUICK, x, y, batch=len(x), world=world
         ),
     }
