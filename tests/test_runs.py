@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from audit_fixtures import folder
-from robattr import load_model, models, recipes
+from robattr import data, load_model, models, recipes
 from robattr.cli import app
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import protocol
@@ -130,5 +130,11 @@ def test_a_weights_file_without_a_dataset(tmp_path: Path) -> None:
     assert open_run(path, dataset="fashion-mini").data.name == "fashion-mini"
 
 
-def test_the_zoo_names_recipes() -> None:
+def test_the_zoo_names_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    mini = data.load("fashion-mini")
+    monkeypatch.setattr("robattr.runs.load_dataset", lambda run, data_dir: mini)
     assert set(zoo.entries()) <= set(recipes.names())
+    for name in zoo.entries():
+        config = open_run(name).config
+        assert config is not None
+        assert (config.recipe, config.model) == (name, recipes.get(name).model)

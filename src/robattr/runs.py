@@ -7,8 +7,9 @@ reproduction opens its models here.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def _trained(directory: RunDirectory) -> TrainConfig:
             f"{path} was hardened from a model that it does not contain: use robattr audit --model FACTORY "
             f"--weights {directory.weights}"
         )
-    config = settings.change(TrainConfig(), found)
+    config = _parsed(found)
     if not directory.weights.is_file():
         raise InvalidInput(f"{path} has no weights yet: finish it with robattr train --resume --out {path}")
     return config
@@ -123,8 +124,15 @@ def _trained(directory: RunDirectory) -> TrainConfig:
 def _stored_config(weights: Path) -> TrainConfig | None:
     """The configuration in a weights file that training wrote; None in other files."""
     with suppress(KeyError, ValueError):
-        return settings.change(TrainConfig(), json.loads(models.read_metadata(weights)["config"]))
+        return _parsed(json.loads(models.read_metadata(weights)["config"]))
     return None
+
+
+def _parsed(stored: Mapping[str, Any]) -> TrainConfig:
+    """A stored configuration; the tuned recipes were called `…-fast` at first."""
+    config = settings.change(TrainConfig(), stored)
+    name = f"{config.recipe.removesuffix('-fast')}-tuned"
+    return replace(config, recipe=name) if config.recipe.endswith("-fast") and name in recipes.names() else config
 
 
 def measure_on_validation(examples: int = 100, *, device: str = "auto", data_dir: str | Path | None = None) -> Measure:
