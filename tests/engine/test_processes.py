@@ -23,7 +23,8 @@ from robattr.training.loop import train
 from train_fixtures import QUICK, lines, tiny_data, tiny_net, weights
 
 HERE = Path(__file__).parents[1]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+PATHS = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(PATHS)}
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 # The batch of 9 does not divide by two: one process takes 4 examples, the other 5.
