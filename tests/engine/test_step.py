@@ -365,7 +365,7 @@ def test_a_model_that_does_not_compile_falls_back_with_one_warning() -> None:
     with pytest.warns(CompilationFellBack) as seen:
         a, ours = step_of(fast, rho, x, y, start)
     said = [str(w.message) for w in seen]
-    assert [" ".join(words.split()[:3]) for words in said] == ["the attack gradient", "the gradient step"]
+    assert [" ".join(words.split()[:3]) for words in said] == ["the attack step", "the gradient step"]
     assert all("could not be compiled and runs eagerly" in words and "Data" in words for words in said)
     step_of(fast, rho, x, y, start)  # a second warning would be an error here
     b, theirs = step_of(Step(net), rho, x, y, start)

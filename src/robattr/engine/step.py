@@ -3,7 +3,7 @@
 The mathematics is `Robust`'s: its functions `clean`, `climbed` and `penalty` are what runs, in every case. λ, β, γ, ε
 and the step size enter the compiled functions as tensors, in the same objects, so that ramps do not compile again:
 
-    attack    z ↦ ∇_z Σ climbed(x, z), which drives the adversary's own loop
+    attack    z ↦ the next point of the adversary, whose step follows ∇_z Σ climbed(x, z)
     update    θ ↦ ∇_θ Σ clean(x) + λ penalty(x, x*)
 """
 
@@ -37,7 +37,7 @@ class Step:
         step = Step(model, compiled=True)
         rho = step(objective, x, y, start=start)    # a detached Rho; model's .grad is set
 
-    compiled    compile the attack gradient and the update (pays on long runs: it takes half a minute)
+    compiled    compile the attack step and the update (pays on long runs: it takes half a minute)
     graph       on a GPU, replay the whole step as one CUDA graph (pays at once, compiled or not)
     arithmetic  fp32, tf32 or bf16 for convolutions and matrix products
     backend     what compiles the traced functions (`robattr.engine.compiled.inductor`)
@@ -113,14 +113,15 @@ class _Plan:
     def __init__(self, step: Step, rho: Robust) -> None:
         self.model, self.arithmetic, self.graph = step.model, step.arithmetic, step.graph
         self.rho, self._bound = rho, bind(step.model)
-        self._attack: Callable[..., Any] = self._attack_gradient
+        self._attack: Callable[..., Any] = self._attack_step
         self._update: Callable[..., Any] = self._update_gradient
         if step.compiled:
-            self._attack = Compiled(self._attack, name="attack gradient", backend=step.backend)
+            self._attack = Compiled(self._attack, name="attack step", backend=step.backend)
             self._update = Compiled(self._update, name="gradient step", backend=step.backend)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, ...] = ()
         self._outputs: Result | None = None
+        self._numbers: tuple[list[float], Tensor] | None = None  # on the device until a ramp changes them
 
     @property
     def seconds(self) -> float:
@@ -128,7 +129,10 @@ class _Plan:
 
     def __call__(self, rho: Robust, x: Tensor, y: Tensor, start: Tensor | None) -> Rho:
         z = rho.within.project(start, x) if start is not None and rho.change.terms else x
-        inputs = x, y, z, torch.tensor(_numbers(rho), dtype=x.dtype, device=x.device)
+        numbers = _numbers(rho)
+        if self._numbers is None or numbers != self._numbers[0]:
+            self._numbers = numbers, torch.tensor(numbers, dtype=x.dtype, device=x.device)
+        inputs = x, y, z, self._numbers[1]
         with second_order(self.model), precision(self.arithmetic, x.device.type), torch.no_grad():
             run = self._replay if x.is_cuda and self.graph else self._run
             gradients, loss, penalty, worst = run(*inputs)
@@ -145,16 +149,12 @@ class _Plan:
         buffers, rho = dict(self.model.named_buffers()), _with_numbers(self.rho, numbers)
         if rho.change.terms:
             assert isinstance(rho.by, PGD)
-            unused = z.new_empty(0)  # PGD does not read the value, so ℓ(x) inside it is not computed
-            points = rho.by.iterates(
-                lambda z: (self._attack(parameters, buffers, x, z, y, numbers), unused), x, rho.within, start=z
-            )
-            for z in points:  # noqa: B007
-                pass
+            for _ in range(rho.by.steps):
+                z = self._attack(parameters, buffers, x, z, y, numbers)
         gradients, loss, penalty = self._update(parameters, buffers, x, z, y, numbers)
         return gradients, loss, penalty, z
 
-    def _attack_gradient(
+    def _attack_step(
         self,
         parameters: dict[str, Tensor],
         buffers: dict[str, Tensor],
@@ -164,7 +164,8 @@ class _Plan:
         numbers: Tensor,
     ) -> Tensor:
         net, rho = self._bound.with_parameters(parameters, buffers), _with_numbers(self.rho, numbers)
-        return grad_and_value(lambda v: rho.climbed(net, x, v, y))(z)[0]
+        climb = grad_and_value(lambda v: rho.climbed(net, x, v, y))
+        return next(rho.by.iterates(climb, x, rho.within, start=z))
 
     def _update_gradient(
         self,

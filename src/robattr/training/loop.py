@@ -83,7 +83,7 @@ def train(
                 try:
                     metrics = train_step(
                         state, run, x, y[share], batch=batches.size, world=world, measure=due(run.log_every),
-                        stopping=bool(signals),
+                        read=due(run.checkpoint_every) or bool(signals), stopping=bool(signals),
                     )  # fmt: skip
                     if due(run.checkpoint_every):
                         state.check_finite()
@@ -98,13 +98,15 @@ def train(
                     ) from None
                 log.say(*notes, *state.engine.notes)
                 log.advance(step)
-                if due(run.log_every):
+                if metrics and due(run.log_every):
                     log.write({"step": step, **metrics.record(state, run), "rate": log.rate(step)})
                 if due(run.validate_every) and len(data.validation):
                     with state.averaged_weights() as averaged:
                         val_accuracy = validate(averaged, data, world=world)
                     log.write({"step": step, "val_accuracy": val_accuracy})
-                if metrics.stopping or (signals and world.size == 1):  # several processes agree one step later
+                if (metrics and metrics.stopping) or (
+                    signals and world.size == 1
+                ):  # several processes agree one step later
                     stopped_by = signals[0] if signals else signal.SIGTERM
                 if world.leads and (due(run.checkpoint_every) or stopped_by is not None):
                     log.sync()

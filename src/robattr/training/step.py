@@ -19,6 +19,8 @@ from robattr.formula import IG, Change, Distributional, Rho, at_output
 from robattr.formula.change import Measured
 from robattr.training.config import Objective, TrainConfig
 
+READ_EVERY = 20  # steps on a GPU between two looks at the metrics
+
 
 @dataclass
 class TrainState:
@@ -160,24 +162,26 @@ def train_step(
     batch: int,
     world: World,
     measure: bool = False,
+    read: bool = True,
     stopping: bool = False,
-) -> StepMetrics:
+) -> StepMetrics | None:
     """θ ← θ − η_t · direction(∇_θ of the sum or mean of ρ over the global batch); γ ascends.
 
     x, y are this process's slice of the `batch` examples. `measure` asks for the accuracy and the size of IG, which
     cost a few more passes. One `all_reduce` carries the gradient, the metrics and the request to stop, so all
-    processes take the same decisions.
+    processes take the same decisions. Reading the metrics waits for a GPU: one process there reads them, and notices
+    divergence, only where `read` or `measure` asks for it and every `READ_EVERY` steps; otherwise returns None.
     """
-    hits = correct(state.model, x, y) if measure else torch.zeros(())
+    hits = correct(state.model, x, y) if measure else y.new_zeros(())
     world.seed_layers(seed=run.seed, step=state.step)  # after measuring, which may draw random numbers
     state.optimizer.zero_grad()
     rho = backward(state, x, y, rand=world.rand(batch, seed=run.seed, step=state.step))
 
     parameters = [p for p in state.model.parameters() if p.requires_grad]
     cost = torch.zeros_like(rho.loss) if rho.cost is None else rho.cost
-    ig = size_of_ig(state.objective, state.model, x, rho.worst, y) if measure else torch.zeros(())
+    ig = size_of_ig(state.objective, state.model, x, rho.worst, y) if measure else torch.zeros_like(rho.loss)
     parts = [
-        rho.loss.sum(), rho.penalty.sum(), rho.value.sum(), cost.sum(), hits, ig.sum(), torch.tensor(float(stopping)),
+        rho.loss.sum(), rho.penalty.sum(), rho.value.sum(), cost.sum(), hits, ig.sum(), rho.loss.new_full((), stopping),
     ]  # fmt: skip
     sums = torch.stack([part.detach().to(rho.loss) for part in parts])
     flat = world.total(torch.cat([*(_flat_gradient(p) for p in parameters), sums.to(parameters[0])]))
@@ -186,13 +190,9 @@ def train_step(
         gradient /= batch
 
     norm = torch.linalg.vector_norm(gradient)
-    loss, penalty, value, spent, accuracy, attributed, stops = (sums / batch).tolist()
-    metrics = StepMetrics(loss, penalty, value, spent, accuracy, attributed, float(norm), stops > 0)
-    if not (isfinite(metrics.value) and isfinite(metrics.grad_norm)):
-        raise Diverged(
-            f"step {state.step + 1} has loss {metrics.loss:.4g}, penalty {metrics.penalty:.4g} and gradient norm "
-            f"{norm:.4g}"
-        )
+    dual = isinstance(state.objective, Distributional)
+    at_once = not x.is_cuda or world.size > 1 or dual or (state.step + 1) % READ_EVERY == 0
+    metrics = _read(sums / batch, norm, step=state.step + 1) if read or measure or at_once else None
     if run.clip is not None:
         gradient *= (run.clip / norm.clamp_min(1e-12)).clamp_max(1.0)
     for parameter, part in zip(parameters, gradient.split([p.numel() for p in parameters]), strict=True):
@@ -201,9 +201,19 @@ def train_step(
         group["lr"] = run.rate(state.step)
     state.optimizer.step()
     if isinstance(state.objective, Distributional):
+        assert metrics is not None
         state.objective.ascend(metrics.cost)
     state.step += 1
     state.update_average(run.average)
+    return metrics
+
+
+def _read(means: Tensor, norm: Tensor, *, step: int) -> StepMetrics:
+    """The metrics of a step on the host; raises where they are not finite."""
+    loss, penalty, value, cost, accuracy, ig, stops = means.tolist()
+    metrics = StepMetrics(loss, penalty, value, cost, accuracy, ig, float(norm), stops > 0)
+    if not (isfinite(value) and isfinite(metrics.grad_norm)):
+        raise Diverged(f"step {step} has loss {loss:.4g}, penalty {penalty:.4g} and gradient norm {float(norm):.4g}")
     return metrics
 
 
