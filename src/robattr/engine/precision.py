@@ -1,7 +1,6 @@
 """Arithmetic as an explicit choice: fp32 (exact products), tf32 (10-bit mantissa in products), bf16 (8-bit, autocast).
 
-tf32 and bf16 change convolutions and matrix products alone; sums of the path, sizes and updates stay in float32. In
-tf32, input gradients of convolutions run in half precision, whose mantissa is the same (`formula.convolution`). On a
+tf32 and bf16 change convolutions and matrix products alone; sums of the path, sizes and updates stay in float32. On a
 CPU tf32 is fp32.
 """
 
