@@ -24,12 +24,17 @@ from robattr.formula import PathLayerIG as PathLayerIG
 from robattr.formula import Rho as Rho
 from robattr.formula import Robust as Robust
 from robattr.formula import Rule as Rule
+from robattr.formula import Size as Size
 from robattr.formula import at_input as at_input
 from robattr.formula import at_layer as at_layer
 from robattr.formula import at_output as at_output
+from robattr.formula import clean as clean
+from robattr.formula import combine as combine
 from robattr.formula import cross_entropy as cross_entropy
 from robattr.formula import displacement as displacement
+from robattr.formula import frozen as frozen
 from robattr.formula import gauss_legendre as gauss_legendre
+from robattr.formula import keep_label as keep_label
 from robattr.formula import l1 as l1
 from robattr.formula import l2 as l2
 from robattr.formula import left as left
@@ -40,8 +45,10 @@ from robattr.formula import midpoint as midpoint
 from robattr.formula import polyline as polyline
 from robattr.formula import power as power
 from robattr.formula import right as right
+from robattr.formula import soft_margin as soft_margin
 from robattr.formula import straight as straight
 from robattr.formula import total as total
+from robattr.formula import value_of as value_of
 
 if _TYPE_CHECKING:
     from robattr import attacks as attacks

@@ -260,7 +260,7 @@ def test_changes_form_a_linear_space() -> None:
     torch.testing.assert_close((2 * a - b * 0.5 + -a)(*at), 2 * a(*at) - 0.5 * b(*at) - a(*at))
     assert Change()(*at).tolist() == [0.0, 0.0, 0.0]
     assert hash(a) == hash(total @ IG())
-    with pytest.raises(TypeError):
+    with pytest.raises(InvalidInput, match="another change"):
         a + 1.0  # type: ignore[operator]
 
 
@@ -389,7 +389,7 @@ def mean_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     [
         (lambda: Robust(loss=mean_loss), "mean_loss"),
         (lambda: objectives.natural(loss=mean_loss), "mean_loss"),
-        (lambda: Robust(Size("mean", lambda a: a.abs().mean()) @ IG(rule=midpoint(2)), BALL, BY), "mean"),
+        (lambda: Robust(Size(lambda a: a.abs().mean(), "mean") @ IG(rule=midpoint(2)), BALL, BY), "mean"),
         (lambda: Robust(Change(((1.0, mean_change),)), BALL, BY), "mean_change"),
         (lambda: Robust(objectives.shift(mean_loss), BALL, BY), "mean_loss"),
         (lambda: Robust(l1 @ IG(of=mean_loss, rule=midpoint(2)), BALL, BY), "the value"),

@@ -5,7 +5,13 @@ from robattr.formula.attribution import IG as IG
 from robattr.formula.captum_api import IntegratedGradients as IntegratedGradients
 from robattr.formula.captum_api import PathLayerIG as PathLayerIG
 from robattr.formula.change import Change as Change
+from robattr.formula.change import clean as clean
+from robattr.formula.change import combine as combine
 from robattr.formula.change import displacement as displacement
+from robattr.formula.change import frozen as frozen
+from robattr.formula.change import keep_label as keep_label
+from robattr.formula.change import soft_margin as soft_margin
+from robattr.formula.change import value_of as value_of
 from robattr.formula.layers import at_input as at_input
 from robattr.formula.layers import at_layer as at_layer
 from robattr.formula.layers import at_output as at_output
@@ -26,6 +32,7 @@ from robattr.formula.quadrature import right as right
 from robattr.formula.scalars import cross_entropy as cross_entropy
 from robattr.formula.scalars import logit as logit
 from robattr.formula.scalars import margin as margin
+from robattr.formula.sizes import Size as Size
 from robattr.formula.sizes import l1 as l1
 from robattr.formula.sizes import l2 as l2
 from robattr.formula.sizes import linf as linf

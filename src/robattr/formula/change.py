@@ -1,23 +1,26 @@
 """A change d(x, x'): how much something moves from x to x', closed under +, − and scalar multiples.
 
 IG-SUM-NORM is `shift + beta * spread`; the Lagrangian of the distributional form is `d - gamma * c` (paper, sections 3
-and 4).
+and 4). `combine(f, d1, d2, ...)` takes any other function of changes, `clean(d)` and `frozen(d)` evaluate at x' = x.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from numbers import Real
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from robattr.errors import InvalidInput
 from robattr.formula.attribution import Attribution
 from robattr.formula.checks import check_batch, check_model
 from robattr.formula.network import Bound, Model, bind, per_example, second_order
+from robattr.formula.scalars import Scalar, margin
 
 
 class Term(Protocol):
@@ -38,10 +41,77 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Compared:
+    """C(a, b): the distance of an attribution from a reference."""
+
+    distance: Callable[[Tensor, Tensor], Tensor]
+    attribution: Attribution
+    reference: Attribution
+
+    def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
+        a, b = (each(model, x, x1, y) for each in (self.attribution, self.reference))
+        if b.shape != a.shape:
+            try:
+                b = b.expand_as(a)
+            except RuntimeError:
+                raise InvalidInput(
+                    f"expected a reference of the map's shape {tuple(a.shape)}, got {tuple(b.shape)}: compare maps at "
+                    "one layer, or give a target that broadcasts"
+                ) from None
+        return per_example(self.distance(a, b), x, self.distance)
+
+
+@dataclass(frozen=True)
+class Combined:
+    """f(d_1, d_2, …), example by example."""
+
+    function: Callable[..., Tensor]
+    changes: tuple[Change, ...]
+
+    def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
+        return per_example(self.function(*(d(model, x, x1, y) for d in self.changes)), x, self.function)
+
+
+@dataclass(frozen=True)
+class Value:
+    """f(x', y)."""
+
+    of: Scalar
+
+    def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
+        return per_example(self.of(model, x1, y), x1, self.of)
+
+
+@dataclass(frozen=True)
+class Clean:
+    """An attribution or a change with x in the place of x'; with `detach` a constant."""
+
+    part: Callable[..., Tensor]
+    detach: bool = False
+
+    def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
+        if not self.detach:
+            return self.part(model, x, x, y)
+        with torch.no_grad():
+            return self.part(model, x, x, y).detach()
+
+
+@dataclass(frozen=True)
 class Change:
-    """d(x, x') = Σ_i c_i · d_i(x, x'); the empty sum is no change at all. The engine's c_i are tensors."""
+    """d(x, x') = Σ_i c_i · d_i(x, x'); the empty sum is no change at all. The engine's c_i are tensors.
+
+    Changes compose by `+`, `-`, `sum([...])`, and `*` and `/` with a number. A term is any function
+    (model, x, x', y) -> (B,); `Change.of(function)` makes a change of one.
+    """
 
     terms: tuple[tuple[float | Tensor, Term], ...] = ()
+
+    @staticmethod
+    def of(term: Term) -> Change:
+        """The change of one term, any function (model, x, x', y) -> (B,)."""
+        if not callable(term):
+            raise InvalidInput(f"expected a function (model, x, x', y) -> (B,), got {term!r}")
+        return Change(((1.0, term),))
 
     def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
         if isinstance(model, Bound):
@@ -59,27 +129,95 @@ class Change:
 
     def __add__(self, other: Change) -> Change:
         if not isinstance(other, Change):
-            return NotImplemented
+            if isinstance(other, Real) and other == 0:  # where sum() begins
+                return self
+            raise _operand("+", "change", "another change, such as l1 @ IG()", other)
         return Change(self.terms + other.terms)
+
+    __radd__ = __add__
 
     def __sub__(self, other: Change) -> Change:
         if not isinstance(other, Change):
-            return NotImplemented
+            raise _operand("-", "change", "another change, such as l1 @ IG()", other)
         return self + (-1.0) * other
 
     def __mul__(self, factor: float) -> Change:
         if not isinstance(factor, Real):
-            return NotImplemented
-        if factor != factor or abs(factor) == float("inf"):
+            raise _operand("*", "change", "a number, as in 0.1 * change", factor)
+        if not isfinite(factor):
             raise InvalidInput(f"a change is scaled by a finite number, got {factor!r}")
         return Change(tuple((float(factor) * c, term) for c, term in self.terms))
 
     __rmul__ = __mul__
 
+    def __truediv__(self, divisor: float) -> Change:
+        return self * reciprocal("change", divisor)
+
     def __neg__(self) -> Change:
         return -1.0 * self
+
+
+def combine(function: Callable[..., Tensor], *changes: Change) -> Change:
+    """f(d_1, d_2, …) as a change: `combine(torch.maximum, d, clean(d))` is the larger of d at x' and at x.
+
+    The function takes one (B,) tensor per change and returns (B,). Use a named function: a new lambda at every step
+    would be compiled anew.
+    """
+    if not callable(function):
+        raise InvalidInput(f"combine expects a function of (B,) tensors, such as torch.maximum, got {function!r}")
+    for d in changes:
+        if not isinstance(d, Change):
+            raise InvalidInput(f"combine expects changes, such as l1 @ IG(), got {d!r}")
+    return Change.of(Combined(function, changes))
+
+
+def soft_margin(positive: Change, negative: Change) -> Change:
+    """log(1 + exp(d⁺ − d⁻)): the soft-margin triplet loss, small where d⁺ is far below d⁻ (ART)."""
+    return combine(F.softplus, positive - negative)
+
+
+def clean(part: Callable[..., Tensor]) -> Any:
+    """An attribution or a change at x instead of x': the reference a(x), with its gradient in θ."""
+    return _at_x(part, detach=False)
+
+
+def frozen(part: Callable[..., Tensor]) -> Any:
+    """`clean(part)` as a constant of the gradient step: the detached reference, and frozen ranks."""
+    return _at_x(part, detach=True)
+
+
+def _at_x(part: Any, *, detach: bool) -> Any:
+    if not callable(part):
+        raise InvalidInput(f"expected an attribution such as Gradient(), or a change, got {part!r}")
+    return Change.of(Clean(part, detach)) if isinstance(part, Change) else Clean(part, detach)
+
+
+def value_of(of: Scalar) -> Change:
+    """f(x', y) itself: `value_of(cross_entropy)` is the loss at x'."""
+    if not callable(of):
+        raise InvalidInput(f"value_of expects a scalar such as cross_entropy or margin, got {of!r}")
+    return Change.of(Value(of))
+
+
+keep_label: Change = -combine(F.relu, value_of(margin))
+"""−max(0, margin(x')): 0 where the prediction is the label, below 0 elsewhere.
+
+Added to what the adversary climbs, with a large factor, it keeps the search among points of the same prediction:
+`Robust(change=d, attacked=d + 10 * keep_label, ...)`.
+"""
 
 
 def displacement(model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
     """x' − x, as an attribution: `power(l2, 2) @ displacement` is the transport cost c(x, x') = ‖x' − x‖₂²."""
     return x1 - x
+
+
+def reciprocal(what: str, divisor: object) -> float:
+    """1/divisor, where `divisor` is a finite number other than 0."""
+    if not isinstance(divisor, Real) or not isfinite(divisor) or divisor == 0:
+        raise _operand("/", what, f"a finite number other than 0, as in {what} / 2", divisor)
+    return 1.0 / float(divisor)
+
+
+def _operand(sign: str, what: str, expected: str, got: object) -> InvalidInput:
+    return InvalidInput(f"`{sign}` of a {what} expects {expected}, got {got!r}")

@@ -131,10 +131,11 @@ def _altered(m: nn.Module) -> bool:
 
 def per_example(value: Tensor, x: Tensor, source: object = "the value") -> Tensor:
     """`value` of `source`, refused where it is not one number per example of x: a mean would count B times."""
-    if value.shape != x.shape[:1]:
+    if not isinstance(value, Tensor) or value.shape != x.shape[:1]:
         name = source if isinstance(source, str) else getattr(source, "__name__", repr(source))
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise InvalidInput(
-            f"expected one number per example from {name}, shape ({len(x)},), got {tuple(value.shape)}: do not average "
+            f"expected one number per example from {name}, shape ({len(x)},), got {got}: do not average "
             "or sum over the batch"
         )
     return value

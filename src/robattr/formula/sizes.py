@@ -1,51 +1,138 @@
-"""The size s of an attribution: s(a) -> (B,), and its composition with one, s @ IG = s∘IG."""
+"""The size s of an attribution: s(a) -> (B,), and its composition with one, s @ IG = s∘IG.
+
+Any function of a (B, n) array that returns (B,) becomes a size by `Size(function)`, also as a decorator:
+
+    @Size
+    def energy(a):
+        return a.square().sum(1)
+
+    d = (energy + 2 * l1) @ IG()
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from math import isfinite
+from numbers import Real
 
 from torch import Tensor
 
 from robattr.errors import InvalidInput
 from robattr.formula.attribution import Attribution
-from robattr.formula.change import Change, Measured
+from robattr.formula.change import Change, Compared, Measured, reciprocal
+from robattr.formula.network import per_example
+
+PAIR = "an attribution such as IG(), or a pair (attribution, reference) such as (Gradient(), frozen(Gradient()))"
 
 
 @dataclass(frozen=True)
 class Size:
-    """s(a) for a of shape (B, ...): one number per example. `s @ attribution` is the change d = s∘attribution."""
+    """s(a) for a of shape (B, ...), which `of` sees as (B, n): one number per example.
 
-    name: str
+    s @ attribution             the change s(attribution(x, x'))
+    s @ (attribution, ref)      the change s(attribution − ref), such as ‖a(x') − a(x)‖₁ for l1 @ (a, clean(a))
+    s + t, s - t, c * s, s / c  sizes again; `sum([s, t])` too
+    """
+
     of: Callable[[Tensor], Tensor]
+    name: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.of):
+            raise InvalidInput(f"Size expects a function of a (B, n) array that returns (B,), got {self.of!r}")
 
     def __call__(self, a: Tensor) -> Tensor:
-        return self.of(a.reshape(len(a), -1))
+        return per_example(self.of(a.reshape(len(a), -1)), a, self)
 
-    def __matmul__(self, attribution: Attribution) -> Change:
-        return Change(((1.0, Measured(self, attribution)),))
+    def __matmul__(self, attribution: Attribution | tuple[Attribution, Attribution]) -> Change:
+        if isinstance(attribution, tuple):
+            return Change.of(Compared(Difference(self), *pair(repr(self), attribution)))
+        if not callable(attribution):
+            raise InvalidInput(f"`{self} @ a` expects {PAIR}, got {attribution!r}")
+        return Change.of(Measured(self, attribution))
+
+    def __add__(self, other: Size) -> Size:
+        if isinstance(other, Real) and other == 0:  # where sum() begins
+            return self
+        if not isinstance(other, Size):
+            raise InvalidInput(f"`+` of a size expects another size, such as l1 + 2 * l2, got {other!r}")
+        return Size(Weighted(((1.0, self), (1.0, other))), f"{self} + {other}")
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Size) -> Size:
+        if not isinstance(other, Size):
+            raise InvalidInput(f"`-` of a size expects another size, such as l1 - total, got {other!r}")
+        return self + (-1.0) * other
+
+    def __mul__(self, factor: float) -> Size:
+        if not isinstance(factor, Real) or not isfinite(factor):
+            raise InvalidInput(f"`*` of a size expects a finite number, such as 2 * l1, got {factor!r}")
+        return Size(Weighted(((float(factor), self),)), f"{factor:g} * ({self})")
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: float) -> Size:
+        return self * reciprocal("size", divisor)
+
+    def __neg__(self) -> Size:
+        return -1.0 * self
 
     def __repr__(self) -> str:
-        return self.name
+        return self.name or getattr(self.of, "__name__", repr(self.of))
 
 
-total = Size("total", lambda a: a.sum(1))
+@dataclass(frozen=True)
+class Weighted:
+    """Σ_i c_i · s_i(a)."""
+
+    parts: tuple[tuple[float, Size], ...]
+
+    def __call__(self, a: Tensor) -> Tensor:
+        (c, first), *rest = self.parts
+        value = c * first(a)
+        for c, size in rest:
+            value = value + c * size(a)
+        return value
+
+
+@dataclass(frozen=True)
+class Difference:
+    """s(a − b)."""
+
+    size: Size
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.size(a - b)
+
+
+def pair(name: str, given: object) -> tuple[Attribution, Attribution]:
+    """(attribution, reference), refused where either is not callable."""
+    if not (isinstance(given, tuple) and len(given) == 2 and all(callable(a) for a in given)):
+        raise InvalidInput(f"`{name} @ a` expects {PAIR}, got {given!r}")
+    return given
+
+
+total = Size(lambda a: a.sum(1), "total")
 """sum(a): the weak size of proposition 1; parts may cancel."""
 
-l1 = Size("l1", lambda a: a.abs().sum(1))
+l1 = Size(lambda a: a.abs().sum(1), "l1")
 """‖a‖₁: nothing cancels. Its gradient at x' = x is zero, so an ascent must not start there."""
 
-l2 = Size("l2", lambda a: a.square().sum(1).clamp_min(1e-24).sqrt())
+l2 = Size(lambda a: a.square().sum(1).clamp_min(1e-24).sqrt(), "l2")
 """‖a‖₂ (the floor 1e-12 keeps the derivative finite at zero)."""
 
-linf = Size("linf", lambda a: a.abs().amax(1))
+linf = Size(lambda a: a.abs().amax(1), "linf")
 """‖a‖∞."""
 
 
 @lru_cache  # equal powers are one object, so that what was compiled for one serves the other
 def power(size: Size, q: float) -> Size:
     """s(a)^q; `power(l1, q)` is the size of proposition 2. Where s(a) = 0 the derivative is 0, for q < 1 by choice."""
+    if not isinstance(size, Size):
+        raise InvalidInput(f"power expects a size such as l1, got {size!r}: make one by Size(function)")
     if not q > 0:
         raise InvalidInput(f"power expects an exponent q > 0, got {q!r}")
 
@@ -54,4 +141,4 @@ def power(size: Size, q: float) -> Size:
         none = s == 0  # there 0^q has no finite slope for q < 1, and inf · 0 is not a number
         return s.masked_fill(none, 1.0).pow(q).masked_fill(none, 0.0)
 
-    return Size(f"power({size}, {q:g})", raised)
+    return Size(raised, f"power({size}, {q:g})")
