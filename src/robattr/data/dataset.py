@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from robattr.data.images import equalise
@@ -43,6 +46,17 @@ class Split:
         for name, value in (("labels", self.labels), ("ids", self.ids)):
             if value.shape != (n,) or value.dtype != torch.int64:
                 raise InvalidInput(f"expected {name} ({n},) of int64, got {tuple(value.shape)} of {value.dtype}")
+
+    @staticmethod
+    def of_arrays(images: NDArray[Any], labels: NDArray[Any], ids: NDArray[Any] | None = None) -> Split:
+        """A copy of grey (N, H, W) or colour (N, H, W, C) uint8 images; ids default to positions."""
+        chw = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
+        numbers = np.arange(len(labels)) if ids is None else ids
+        return Split(
+            torch.from_numpy(np.array(chw, order="C")),
+            torch.from_numpy(labels.astype(np.int64)),
+            torch.from_numpy(numbers.astype(np.int64)),
+        )
 
     def __len__(self) -> int:
         return len(self.images)
@@ -143,7 +157,7 @@ class Remote:
     file: str
     urls: tuple[str, ...]
     identity: str
-    check: Callable[[Path], None]
+    check: Callable[[Path], object]
 
 
 @dataclass(frozen=True)

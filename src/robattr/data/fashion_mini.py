@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import io
 import lzma
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from robattr.data.dataset import SPLITS, Dataset, DatasetInfo, Split
 from robattr.data.files import Arrays, sha256
@@ -23,34 +22,25 @@ from robattr.errors import DataError
 
 FILE = "fashion-mini.npz.xz"
 CONTENT = "c4638a8cd37fdc24056e1e643654ea3395784b5b6834af888487c3e11db1683f"  # SHA-256 of the unpacked .npz
-LIMIT = 1 << 24
 
 
 def read(folder: Path) -> Dataset:
     """The embedded dataset; `folder` is ignored."""
     del folder
     arrays = _unpack(files("robattr.data").joinpath(f"embedded/{FILE}").read_bytes())
-
-    def split(name: str) -> Split:
-        def tensor(part: str, dtype: type[np.generic]) -> torch.Tensor:
-            array: NDArray[np.generic] = arrays[f"{name}_{part}"].astype(dtype)
-            return torch.from_numpy(array)
-
-        return Split(tensor("images", np.uint8)[:, None], tensor("labels", np.int64), tensor("ids", np.int64))
-
-    train, validation, test = map(split, SPLITS)
+    train, validation, test = (
+        Split.of_arrays(*(arrays[f"{name}_{part}"] for part in ("images", "labels", "ids"))) for name in SPLITS
+    )
     return Dataset("fashion-mini", train, validation, test, classes=CLOTHES, bounds=(0.0, 1.0))
 
 
 def _unpack(packed: bytes) -> Arrays:
-    try:
-        content = lzma.LZMADecompressor().decompress(packed, max_length=LIMIT)
-    except lzma.LZMAError as cause:
-        raise DataError(f"the embedded {FILE} is damaged ({cause}): install robattr again") from cause
-    if sha256(content) != CONTENT:
-        raise DataError(f"the embedded {FILE} is not the one robattr was released with: install robattr again")
-    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-        return {name: stored[name] for name in stored.files}
+    with suppress(lzma.LZMAError):
+        content = lzma.decompress(packed)
+        if sha256(content) == CONTENT:
+            with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+                return dict(stored)
+    raise DataError(f"the embedded {FILE} is damaged: install robattr again")
 
 
 FASHION_MINI = DatasetInfo(

@@ -15,18 +15,16 @@ training set are set apart as one, which leaves 1,088; `Dataset.full()` puts the
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from robattr._extras import need
 from robattr.data.dataset import Dataset, DatasetInfo, Remote, Split
-from robattr.data.files import Arrays, cached, members, sha256
+from robattr.data.files import cached, members, sha256
 from robattr.errors import DataError
 
 SIZE = 128
@@ -52,81 +50,59 @@ def content_digests() -> dict[str, str]:
 
 def read(folder: Path, digests: Mapping[str, str] | None = None) -> Dataset:
     """The dataset in `folder`: from its folder jpg if it exists, else from 17flowers.tgz."""
-    sources = [folder / "jpg", folder / ARCHIVE]
-    source = next((path for path in sources if path.exists()), None)
+    source = next((path for path in (folder / "jpg", folder / ARCHIVE) if path.exists()), None)
     if source is None:
         raise FLOWER.missing(folder, [ARCHIVE, "jpg/image_0001.jpg … image_1360.jpg"])
-    originals = read_originals(source, content_digests() if digests is None else digests)
-    pillow = need("PIL", extra="data")
-    made_of = sha256("".join(sha256(originals[name]) for name in NAMES).encode())
+    originals = read_originals(source, digests)
+    made_of = sha256("".join(map(sha256, originals)).encode())
     arrays = cached(
         folder / "decoded-128.npz",
-        source=f"{made_of} Pillow {pillow.__version__}",  # its JPEG decoder is part of the result
-        build=lambda: _decode(originals, source),
+        source=f"{made_of} Pillow {need('PIL', extra='data').__version__}",  # its JPEG decoder is part of the result
+        build=lambda: {"images": np.stack([_decode(content) for content in originals])},
     )
     return split(arrays["images"])
 
 
-def read_originals(source: Path, digests: Mapping[str, str]) -> dict[str, bytes]:
-    """name -> bytes of all 1,360 JPEG files, each checked; other files are ignored."""
-    found: dict[str, bytes] = {}
-    for path, content in members(source):
-        name = PurePosixPath(path).name
-        if re.fullmatch(r"image_\d{4}\.jpg", name):
-            found[name] = content
-    absent = [name for name in NAMES if name not in found]
-    wrong = [name for name in NAMES if name in found and sha256(found[name]) != digests[name]]
-    for problem, names in (("missing", absent), ("damaged or not the originals", wrong)):
-        if names:
-            raise DataError(
-                f"{source}: {len(names)} of {len(NAMES)} images are {problem}, first {names[0]}: delete it and run "
-                "`robattr data fetch flower`"
-            )
-    return found
+def read_originals(source: Path, digests: Mapping[str, str] | None = None) -> list[bytes]:
+    """The 1,360 JPEG files in the order of their numbers, each checked; other files are ignored."""
+    found = {PurePosixPath(path).name: content for path, content in members(source)}
+    expected = content_digests() if digests is None else digests
+    bad = [name for name in NAMES if name not in found or sha256(found[name]) != expected[name]]
+    if bad:
+        raise DataError(
+            f"{source}: {len(bad)} of {len(NAMES)} images are missing, damaged or not the originals, first {bad[0]}: "
+            "delete it and run `robattr data fetch flower`"
+        )
+    return [found[name] for name in NAMES]
 
 
-def _decode(originals: Mapping[str, bytes], source: Path) -> Arrays:
+def _decode(content: bytes) -> NDArray[np.uint8]:
     image = need("PIL.Image", extra="data")
-    pixels = np.empty((len(NAMES), SIZE, SIZE, 3), np.uint8)
-    for number, name in enumerate(NAMES):
-        try:
-            with image.open(io.BytesIO(originals[name]), formats=["JPEG"]) as picture:
-                pixels[number] = picture.convert("RGB").resize((SIZE, SIZE), image.Resampling.LANCZOS)
-        except (OSError, ValueError, SyntaxError) as cause:
-            raise DataError(f"{source}: {name} cannot be decoded ({cause}): fetch it again") from cause
-    return {"images": pixels}
+    with image.open(io.BytesIO(content), formats=["JPEG"]) as picture:
+        return np.asarray(picture.convert("RGB").resize((SIZE, SIZE), image.Resampling.LANCZOS))
 
 
 def split(images: NDArray[np.uint8]) -> Dataset:
     """The dataset of the decoded images (1360, 128, 128, 3), in the order of their numbers; ids are number − 1."""
     listing = np.concatenate([np.arange(block * BLOCK, (block + 1) * BLOCK) for block in FOLDERS])
     labels = np.repeat(np.arange(len(FOLDERS)), BLOCK)
-    parts: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
-    seen = np.zeros(len(FOLDERS), int)
-    for position in np.random.RandomState(SEED).permutation(len(listing)):
-        rank = seen[labels[position]]
-        seen[labels[position]] += 1
-        parts["test" if rank >= TRAIN else "validation" if rank >= TRAIN - VALIDATION else "train"].append(position)
+    order = np.random.RandomState(SEED).permutation(len(listing))
+    rank = np.empty_like(order)  # of each image within its class
+    rank[np.argsort(labels[order], kind="stable")] = np.tile(np.arange(BLOCK), len(FOLDERS))
 
-    def part(name: str) -> Split:
-        positions = parts[name]
-        ids = listing[positions]
-        chw = np.ascontiguousarray(images[ids].transpose(0, 3, 1, 2))
-        return Split(torch.from_numpy(chw), torch.from_numpy(labels[positions]), torch.from_numpy(ids))
+    def part(first: int, end: int) -> Split:
+        chosen = order[(first <= rank) & (rank < end)]
+        return Split.of_arrays(images[listing[chosen]], labels[chosen], listing[chosen])
 
     return Dataset(
         name="flower",
-        train=part("train"),
-        validation=part("validation"),
-        test=part("test"),
+        train=part(0, TRAIN - VALIDATION),
+        validation=part(TRAIN - VALIDATION, TRAIN),
+        test=part(TRAIN, BLOCK),
         classes=CLASSES,
         bounds=(0.0, 255.0),
         per_class=PER_CLASS,
     )
-
-
-def _check(path: Path) -> None:
-    read_originals(path, content_digests())
 
 
 FLOWER = DatasetInfo(
@@ -145,7 +121,7 @@ FLOWER = DatasetInfo(
                 f"http://www.robots.ox.ac.uk/~vgg/data/flowers/17/{ARCHIVE}",
             ),
             "1,360 JPEG files of known SHA-256",
-            _check,
+            read_originals,
         ),
     ),
     read=read,

@@ -9,12 +9,10 @@ equalised per channel after augmentation and lie in [0, 255].
 
 from __future__ import annotations
 
-import csv
 import io
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,38 +32,26 @@ TRAIN_ZIP, TEST_ZIP, TRUTH_ZIP = ARCHIVES = (
     "GTSRB_Final_Test_Images.zip",
     "GTSRB_Final_Test_GT.zip",
 )
-ROW = r"(\d{5}_)?\d{5}\.ppm(;\d+){7}"
+FRAME = re.compile(r"Images/(?:(\d{5})/(\d{5})_)?(\d{5})\.ppm$")  # class and track: of training frames only
+TABLE = re.compile(r"GT-(\d{5}|final_test)\.csv$")
+# Filename;Width;Height;Roi.X1;Roi.Y1;Roi.X2;Roi.Y2;ClassId
+ROW = re.compile(r"^(?:(\d{5})_)?(\d{5})\.ppm(?:;\d+){6};(\d+)\r?$", re.MULTILINE)
 
-
-@dataclass(frozen=True)
-class Facts:
-    """The expected content of the files. train_counts: class counts of the training split, without validation.
-
-    The digests are SHA-256 of array elements: labels uint8, tracks int16, pixels uint8 (N, 32, 32, 3).
-    """
-
-    train_counts: tuple[int, ...]
-    train_labels: str
-    train_tracks: str
-    test_labels: str
-    train_pixels: str
-    test_pixels: str
-
-
+# Class counts of the training split, without validation.
 TRAIN_COUNTS = (
     180, 1980, 2010, 1260, 1770, 1650, 360, 1290, 1260, 1320, 1800, 1170, 1890, 1920, 690, 540, 360, 990,
     1080, 180, 300, 270, 330, 450, 240, 1350, 540, 210, 480, 240, 390, 690, 210, 599, 360, 1080, 330, 180,
     1860, 270, 300, 210, 210,
 )  # fmt: skip
 
-OFFICIAL = Facts(
-    train_counts=TRAIN_COUNTS,
-    train_labels="e22865b71d083b7aab0fcdbe0ddb5b18f911ac38b6eceaed367d14a869ad5d42",
-    train_tracks="c5fb015e5d305932b757f696d851f7f6711fcae7389b1798b30e773f17cc37ca",
-    test_labels="90dbce9392b7eec7db1b1f1f13ea73598b72822efaaf9f608c935064fad29db2",
-    train_pixels="6c1fdf259fb297099004b60b775706b0fc86e13b334cd29558bcd49c19675a20",
-    test_pixels="b7134a5523f72e29f8eaaf17eb0691ac90dbf75d8117920e6062767ca85a1db8",
-)
+# SHA-256 of array elements: pixels uint8 (N, 32, 32, 3), labels uint8, tracks int16.
+DIGESTS = {
+    "train_images": "6c1fdf259fb297099004b60b775706b0fc86e13b334cd29558bcd49c19675a20",
+    "test_images": "b7134a5523f72e29f8eaaf17eb0691ac90dbf75d8117920e6062767ca85a1db8",
+    "train_labels": "e22865b71d083b7aab0fcdbe0ddb5b18f911ac38b6eceaed367d14a869ad5d42",
+    "train_tracks": "c5fb015e5d305932b757f696d851f7f6711fcae7389b1798b30e773f17cc37ca",
+    "test_labels": "90dbce9392b7eec7db1b1f1f13ea73598b72822efaaf9f608c935064fad29db2",
+}
 
 CLASSES = (
     "Speed limit (20km/h)", "Speed limit (30km/h)", "Speed limit (50km/h)", "Speed limit (60km/h)",
@@ -82,32 +68,34 @@ CLASSES = (
 )  # fmt: skip
 
 
-def read(folder: Path, facts: Facts = OFFICIAL) -> Dataset:
+def read(folder: Path, digests: Mapping[str, str] = DIGESTS, train_counts: tuple[int, ...] = TRAIN_COUNTS) -> Dataset:
     """The dataset in `folder`: from train.npz and test.npz if they exist, else from the official archives.
 
     Prepared pixels must be the known ones. Pixels decoded from the archives are not compared with them, as it is not
     known that `resize_bilinear` equals the OpenCV build that made them; labels and tracks are, and frames by their CRC.
     """
-    if (folder / "train.npz").is_file() and (folder / "test.npz").is_file():
-        arrays = _prepared(folder, facts)
-    elif all((folder / name).is_file() for name in ARCHIVES):
+    if all((folder / name).is_file() for name in GTSRB.prepared):
+        parts = {split: read_npz(folder / f"{split}.npz") for split in ("train", "test")}
+        arrays = {f"{split}_{name}": array for split, part in parts.items() for name, array in part.items()}
+    elif absent := [name for name in ARCHIVES if not (folder / name).is_file()]:
+        raise GTSRB.missing(folder, absent)
+    else:
         source = " ".join(sha256_file(folder / name) for name in ARCHIVES)
         arrays = cached(folder / "decoded-32.npz", source=source, build=lambda: _decode(folder))
-    else:
-        raise GTSRB.missing(folder, [name for name in ARCHIVES if not (folder / name).is_file()])
-    for name, digest in (
-        ("train_labels", facts.train_labels),
-        ("train_tracks", facts.train_tracks),
-        ("test_labels", facts.test_labels),
-    ):
-        _expect(folder, name, got=sha256(arrays[name]), want=digest)
-    train = _split(arrays["train_images"], arrays["train_labels"])
-    held_out = torch.from_numpy(hold_out(arrays["train_labels"], arrays["train_tracks"], facts.train_counts))
+        digests = {name: digest for name, digest in digests.items() if not name.endswith("images")}
+    for name, want in digests.items():
+        got = sha256(arrays[name]) if name in arrays else "no such array"
+        if got != want:
+            raise DataError(
+                f"{folder}: expected {name} of SHA-256 {want}, got {got}: delete the files there and fetch them again"
+            )
+    train = Split.of_arrays(arrays["train_images"], arrays["train_labels"])
+    held_out = torch.from_numpy(hold_out(arrays["train_labels"], arrays["train_tracks"], train_counts))
     return Dataset(
         name="gtsrb",
         train=train.take(~held_out),
         validation=train.take(held_out),
-        test=_split(arrays["test_images"], arrays["test_labels"]),
+        test=Split.of_arrays(arrays["test_images"], arrays["test_labels"]),
         classes=CLASSES,
         bounds=(0.0, 255.0),
         equalised=True,
@@ -134,63 +122,38 @@ def hold_out(labels: NDArray[np.uint8], tracks: NDArray[np.int16], train_counts:
     return chosen
 
 
-def _prepared(folder: Path, facts: Facts) -> Arrays:
-    frame = ("uint8", (-1, SIZE, SIZE, 3))
-    train = read_npz(
-        folder / "train.npz", expected={"images": frame, "labels": ("uint8", (-1,)), "tracks": ("int16", (-1,))}
-    )
-    test = read_npz(folder / "test.npz", expected={"images": frame, "labels": ("uint8", (-1,))})
-    _expect(folder, "train.npz images", got=sha256(train["images"]), want=facts.train_pixels)
-    _expect(folder, "test.npz images", got=sha256(test["images"]), want=facts.test_pixels)
-    named = {f"train_{name}": array for name, array in train.items()}
-    return named | {f"test_{name}": array for name, array in test.items()}
-
-
-def _expect(folder: Path, what: str, *, got: str, want: str) -> None:
-    if got != want:
-        raise DataError(
-            f"{folder}: expected {what} of SHA-256 {want}, got {got}: delete the files there and fetch them again"
-        )
-
-
 def _decode(folder: Path) -> Arrays:
     """The five arrays from the official archives, frames in the order class, track, frame."""
-    train, test = _train_frames(folder / TRAIN_ZIP), _test_frames(folder / TEST_ZIP, folder / TRUTH_ZIP)
+    train, train_labels = _frames(folder / TRAIN_ZIP)
+    test, test_labels = _frames(folder / TEST_ZIP, folder / TRUTH_ZIP)
     return {
-        "train_images": np.stack([train[key] for key in sorted(train)]),
-        "train_labels": np.array([label for label, _, _ in sorted(train)], np.uint8),
-        "train_tracks": np.array([track for _, track, _ in sorted(train)], np.int16),
-        "test_images": np.stack([image for image, _ in test]),
-        "test_labels": np.array([label for _, label in test], np.uint8),
+        "train_images": np.stack(list(train.values())),
+        "train_labels": train_labels,
+        "train_tracks": np.array([track for _, track, _ in train], np.int16),
+        "test_images": np.stack(list(test.values())),
+        "test_labels": test_labels,
     }
 
 
-def _train_frames(archive: Path) -> dict[tuple[int, ...], NDArray[np.uint8]]:
-    """(class, track, frame) -> image, after checking them against the table of each class."""
-    images: dict[tuple[int, ...], NDArray[np.uint8]] = {}
-    listed: dict[tuple[int, ...], int] = {}
-    for name, content in members(archive):
-        if found := re.search(r"Images/(\d{5})/(\d{5})_(\d{5})\.ppm$", name):
-            images[tuple(map(int, found.groups()))] = _frame(content, archive, name)
-        elif found := re.search(r"/GT-(\d{5})\.csv$", name):
-            for file, label in _table(content, archive, name):
-                listed[(label, *map(int, file.split("_")))] = label
-    _same_frames(archive, images, listed)
-    return images
-
-
-def _test_frames(archive: Path, truth: Path) -> list[tuple[NDArray[np.uint8], int]]:
-    """(image, class) in official order."""
+def _frames(*archives: Path) -> tuple[dict[tuple[int, ...], NDArray[np.uint8]], NDArray[np.uint8]]:
+    """Frames by (class, track, frame), or by (frame,) in the test set, in order, and their classes by the tables."""
     images: dict[tuple[int, ...], NDArray[np.uint8]] = {}
     labels: dict[tuple[int, ...], int] = {}
-    for name, content in members(archive):
-        if found := re.search(r"Images/(\d{5})\.ppm$", name):
-            images[(int(found[1]),)] = _frame(content, archive, name)
-    for name, content in members(truth):
-        if name.endswith("GT-final_test.csv"):
-            labels |= {(int(file),): label for file, label in _table(content, truth, name)}
-    _same_frames(archive, images, labels)
-    return [(images[key], labels[key]) for key in sorted(images)]
+    for archive in archives:
+        for name, content in members(archive):
+            if found := FRAME.search(name):
+                images[tuple(int(part) for part in found.groups() if part)] = _frame(content, archive, name)
+            elif TABLE.search(name):
+                for track, frame, label in ROW.findall(content.decode("ascii", "replace")):
+                    key = (int(label), int(track), int(frame)) if track else (int(frame),)
+                    labels[key] = int(label)
+    odd = sorted(images.keys() ^ labels.keys())
+    if odd or not images:
+        raise DataError(
+            f"{archives[0]}: {len(images)} frames but {len(labels)} table rows"
+            f"{f', first odd one {odd[0]}' if odd else ''}: incomplete, fetch the archives again"
+        )
+    return {key: images[key] for key in sorted(images)}, np.array([labels[key] for key in sorted(images)], np.uint8)
 
 
 def _frame(content: bytes, archive: Path, name: str) -> NDArray[np.uint8]:
@@ -203,30 +166,7 @@ def _frame(content: bytes, archive: Path, name: str) -> NDArray[np.uint8]:
     return resize_bilinear(pixels, SIZE)
 
 
-def _table(content: bytes, archive: Path, name: str) -> list[tuple[str, int]]:
-    """(frame, class) of an annotation table Filename;Width;Height;Roi.X1;Roi.Y1;Roi.X2;Roi.Y2;ClassId."""
-    reader = csv.reader(io.StringIO(content.decode("ascii", "replace")), delimiter=";")
-    rows = [row for row in reader if row]
-    if not rows or rows[0][:1] != ["Filename"] or not all(re.fullmatch(ROW, ";".join(row)) for row in rows[1:]):
-        raise DataError(f"{archive}: {name} is not in the official table format: fetch the archive again")
-    return [(row[0].removesuffix(".ppm"), int(row[7])) for row in rows[1:]]
-
-
-def _same_frames(archive: Path, frames: dict[tuple[int, ...], Any], listed: dict[tuple[int, ...], int]) -> None:
-    odd = sorted(set(frames) ^ set(listed))
-    if odd or not frames:
-        raise DataError(
-            f"{archive}: {len(frames)} frames but {len(listed)} table rows"
-            f"{f', first odd one {odd[0]}' if odd else ''}: incomplete, fetch the archives again"
-        )
-
-
-def _split(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Split:
-    chw = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
-    return Split(chw, torch.from_numpy(labels.astype(np.int64)), torch.arange(len(labels)))
-
-
-def _complete(count: int, suffix: str) -> Any:
+def _complete(count: int, suffix: str) -> Callable[[Path], None]:
     """A check that an archive can be read to its end and holds `count` members called *`suffix`."""
 
     def check(path: Path) -> None:
