@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -64,7 +65,8 @@ def check_model(model: Model) -> None:
 def _compiled(part: object) -> bool:
     """Whether `part` is what torch.compile returns for a module or a function, or a module after module.compile()."""
     if isinstance(part, nn.Module):
-        return isinstance(part, torch._dynamo.OptimizedModule) or part._compiled_call_impl is not None
+        dynamo = sys.modules.get("torch._dynamo.eval_frame")  # slow to import, and imported once anything is compiled
+        return isinstance(part, getattr(dynamo, "OptimizedModule", ())) or part._compiled_call_impl is not None
     return hasattr(part, "_torchdynamo_orig_callable")
 
 
