@@ -22,7 +22,7 @@ from robattr.training import checkpoint, loop, setup
 from robattr.training.config import Method
 from robattr.training.loop import train
 from robattr.training.run_directory import RunDirectory, read_config
-from robattr.training.step import make_optimizer, size_of_ig
+from robattr.training.step import READ_EVERY, make_optimizer, size_of_ig
 from train_fixtures import QUICK, lines, tiny_data, tiny_net, weights
 
 METHODS = get_args(Method)
@@ -434,3 +434,24 @@ def test_a_network_is_sized_to_the_users_data(tmp_path, name):
     net = load_model(outcome.path)
     assert net(torch.rand(2, 3, 16, 16)).shape == (2, 3)
     assert net.spec.arguments.get("scale", 255) == 255, "what one unit of the data's pixels is worth in [0, 255]"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a CPU reads the metrics of every step")
+def test_a_gpu_is_not_waited_for_at_every_step_and_divergence_is_noticed(tmp_path):
+    """Metrics are read every READ_EVERY steps, at logs and at checkpoints; no checkpoint holds a diverged state."""
+    run = replace(
+        QUICK,
+        optimizer="momentum",
+        lr=1e30,
+        steps=3 * READ_EVERY,
+        log_every=1000,
+        validate_every=0,
+        checkpoint_every=1000,
+    )
+    with pytest.raises(Diverged, match=f"step {READ_EVERY} has loss"):
+        train(run, tmp_path / "run", dataset=tiny_data(), model=tiny_net(), device="cuda")
+    assert [kept.step for kept in checkpoint.listed(tmp_path / "run" / "checkpoints")] == [0]
+    healthy = replace(run, lr=1e-2, log_every=7)
+    train(healthy, tmp_path / "healthy", dataset=tiny_data(), model=tiny_net(), device="cuda")
+    logged = [line["step"] for line in lines(tmp_path / "healthy") if "loss" in line]
+    assert logged == [*range(7, healthy.steps, 7), healthy.steps]
