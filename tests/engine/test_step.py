@@ -17,15 +17,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from nets import NETS, OldTanh, OwnActivation, OwnTanh, Residual, conv, images
 from robattr import PGD, L2Ball, LinfBall, displacement, l2, objectives, power
 from robattr.engine import Compiled, Step, deterministic, layout, precision, tuned
-from robattr.engine.compiled import WrongWhenCompiled, check_close, inductor, trace, traced, train_mode_differs
-from robattr.engine.pooling import PointwisePools
+from robattr.engine.compiled import WrongWhenCompiled, check_close, inductor, traced, train_mode_differs
 from robattr.engine.processes import World
 from robattr.errors import CompilationFellBack, InvalidInput
 from robattr.formula.neighbourhoods import Neighbourhood
@@ -186,48 +184,6 @@ def test_every_way_to_run_the_formula_calls_the_same_functions(monkeypatch: pyte
     called.clear()
     fast(rho, x, y)
     assert not called  # what was compiled does not run again
-
-
-@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
-def test_pools_by_tiles_choose_as_torch_does(form: torch.memory_format) -> None:
-    """Values, gradients and gradients of gradients, with ties (a blank image) among them; other pools stay."""
-    torch.manual_seed(0)
-    net = nn.Sequential(
-        nn.Conv2d(1, 4, 3, padding=1), nn.Softplus(), nn.MaxPool2d((2, 3)), nn.Conv2d(4, 5, 3, padding=1), nn.ReLU(),
-        nn.MaxPool2d(2), nn.Softplus(), nn.MaxPool2d(3, stride=1), nn.Flatten(), nn.Linear(5 * 1 * 2, 3),
-    ).double()  # fmt: skip
-    x = torch.rand(3, 1, 12, 24, dtype=torch.float64)
-    x[1] = 0
-    net, x = net.to(memory_format=form), x.contiguous(memory_format=form)
-
-    def twice(x: Tensor) -> list[Tensor]:
-        v = x.detach().requires_grad_()
-        out = net(v)
-        (once,) = torch.autograd.grad(out.exp().sum(), v, create_graph=True)
-        return [out.detach(), once.detach(), *torch.autograd.grad(once.square().sum(), v)]
-
-    with PointwisePools():
-        ours = twice(x)
-    torch.testing.assert_close(ours, twice(x), rtol=1e-12, atol=1e-14)
-    graph, _, _ = trace(twice, (x,))
-    torch.testing.assert_close(graph(x, *(p.detach() for p in net.parameters())), twice(x), rtol=1e-12, atol=1e-14)
-    targets = [str(n.target) for n in graph.graph.nodes]
-    assert targets.count("aten.max_pool2d_with_indices.default") == 1  # the one that overlaps
-
-
-def test_pools_that_do_not_tile_are_torchs() -> None:
-    x = torch.rand(2, 3, 6, 7)
-    pools: tuple[Callable[[Tensor], Any], ...] = (
-        lambda x: F.max_pool2d(x, 2),  # a remainder
-        lambda x: F.max_pool2d(x, (3, 7), padding=(1, 0)),
-        lambda x: F.max_pool2d(x, (6, 7)),  # too many pixels
-        lambda x: F.max_pool2d(x, 2, ceil_mode=True),
-        lambda x: F.max_pool2d(x, (2, 1), return_indices=True),
-    )
-    for pool in pools:
-        with PointwisePools():
-            ours = pool(x)
-        torch.testing.assert_close(ours, pool(x), rtol=0.0, atol=0.0)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU")

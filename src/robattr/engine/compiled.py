@@ -22,7 +22,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
 from torch.utils import _pytree as pytree
 
-from robattr.engine.pooling import PointwisePools
 from robattr.engine.precision import precision
 from robattr.errors import CompilationFellBack
 from robattr.formula.network import second_order
@@ -118,8 +117,7 @@ def trace(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[GraphModule, l
         specs.append(out_spec)
         return out
 
-    with PointwisePools():
-        module = make_fx(of_leaves, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+    module = make_fx(of_leaves, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
     graph = module.graph
     graph.set_codegen(CodeGen())
     for node in [n for n in graph.nodes if n.target is torch.ops.aten.detach.default]:
@@ -151,9 +149,6 @@ def inductor(graph: GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
     _keep_cache()
     # torch 2.13 generates wrong code (UnboundLocalError) where it reorders the scatter of a max-pool on a CPU.
     options: dict[str, Any] = {"reorder_for_peak_memory": False}
-    if any(t.is_cuda for t in inputs):
-        # Tiles of a pool are computed where they are used, not stored; 32, 64 and 400 were slower on an H200.
-        options |= {"realize_acc_reads_threshold": 16, "realize_opcount_threshold": 200}
     # By torch.compile, although nothing is left to trace: torch._inductor.compile bypasses the cache.
     return torch.compile(graph.forward, fullgraph=True, dynamic=False, options=options)
 
