@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fake_runs import METHODS, fake_results
-from robattr.reporting.curves import COLOURS, DASHES, MOST_POINTS, evaluation_series, styles, training_series
+from robattr.reporting.curves import COLOURS, DASHES, MOST_POINTS, score_panels, styles, training_panels
 from robattr.reporting.run_results import group_evaluations, read_runs
 
 
@@ -28,14 +28,13 @@ def test_other_methods_and_many_runs_take_free_colours() -> None:
 
 def test_series_are_the_logged_and_evaluated_values(runs: list[Path]) -> None:
     read = read_runs(runs[:1])
-    style = styles(read)
-    (loss,) = training_series(read, "loss", style)
+    loss, _, _ = training_panels(read)
     logged = [(m["step"], m["loss"]) for m in read[0].metrics if "loss" in m]
-    assert list(zip(loss.xs, loss.ys, strict=True)) == logged
+    assert list(zip(loss.series[0].xs, loss.series[0].ys, strict=True)) == logged
     long = replace(read[0], metrics=tuple({"step": i, "loss": float(i)} for i in range(10 * MOST_POINTS)))
-    (thinned,) = training_series([long], "loss", style)
-    assert (len(thinned.xs), thinned.ys[0]) == (MOST_POINTS, 4.5)
-    assert training_series(read, "missing", style) == []
+    thinned, *missing = training_panels([long])
+    assert (len(thinned.series[0].xs), thinned.series[0].ys[0]) == (MOST_POINTS, 4.5)
+    assert [panel.series for panel in missing] == [[], []]
     (group,) = group_evaluations(read)
-    (curve,) = evaluation_series(group, "score_vs_eps", x="eps", y="topk", styles=style)
-    assert list(curve.xs) == [0.025, 0.05, 0.1, 0.2]
+    topk, _ = score_panels(group, "eps")
+    assert list(topk.series[0].xs) == [0.025, 0.05, 0.1, 0.2]

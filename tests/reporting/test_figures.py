@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -13,8 +14,8 @@ import pytest
 from PIL import Image
 
 from fake_runs import METHODS, change, write_run
-from robattr.reporting.curves import Series, styles
-from robattr.reporting.figures import MOST_MODELS, _evaluated, _figures, _typical, lines, map_grid, write_figures
+from robattr.reporting.curves import Panel, Series, score_panels
+from robattr.reporting.figures import MOST_MODELS, _figures, _typical, boxes, inline_svg, lines, map_grid, write_figures
 from robattr.reporting.run_results import Group, group_evaluations, read_runs
 
 
@@ -70,7 +71,7 @@ def seeds(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Group:
 
 
 def test_seeds_share_the_colour_of_their_method_and_differ_in_dash(seeds: Group) -> None:
-    figure = _evaluated(seeds, "score_vs_eps", "eps", "ε", styles([run for run, _ in seeds.members]))
+    figure = lines(score_panels(seeds, "eps"), x_label="ε")
     assert figure is not None
     looks = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines}
     assert len(looks) == len(set(looks.values())) == 2 * len(METHODS)
@@ -93,17 +94,17 @@ def test_figure_1_shows_one_seed_of_each_and_its_titles_do_not_overlap(seeds: Gr
 def test_a_curve_of_zeros_is_left_out_of_a_logarithmic_axis() -> None:
     """NATURAL has no regulariser: its panel stays away, and nothing is said on a warning's way."""
     loss, nothing, some = (Series("a", [0, 1], ys, 0) for ys in ([1.0, 0.5], [0.0, 0.0], [0.0, 2.0]))
-    figure = lines([("loss", [loss], True), ("regulariser", [nothing], True)], x_label="step")
+    figure = lines([Panel("loss", [loss], True), Panel("regulariser", [nothing], True)], x_label="step")
     assert figure is not None
     assert [axis.get_ylabel() for axis in figure.axes] == ["loss"]
-    both = lines([("regulariser", [nothing, some], True)], x_label="step")
+    both = lines([Panel("regulariser", [nothing, some], True)], x_label="step")
     assert both is not None
     assert len(both.axes[0].lines) == 1
-    assert lines([("accuracy", [nothing], False)], x_label="step") is not None
+    assert lines([Panel("accuracy", [nothing])], x_label="step") is not None
 
 
 def test_points_that_are_not_positive_are_left_out_of_a_logarithmic_axis() -> None:
-    figure = lines([("regulariser", [Series("a", [0, 1, 2], [-0.1, 0.5, 2.0], 0)], True)], x_label="step")
+    figure = lines([Panel("regulariser", [Series("a", [0, 1, 2], [-0.1, 0.5, 2.0], 0)], True)], x_label="step")
     assert figure is not None
     drawn = figure.axes[0].transData.transform(figure.axes[0].lines[0].get_xydata())
     assert np.isfinite(drawn[:, 1]).tolist() == [False, True, True]
@@ -147,3 +148,16 @@ def test_figure_1_shows_typical_examples_of_different_classes(runs: list[Path]) 
     assert {by_id[i]["label"] for i in chosen} == {0, 1, 2}
     middle = sorted(by_id[i]["topk"] for i in ids)[len(ids) // 2]
     assert all(abs(by_id[i]["topk"] - middle) < 0.05 for i in chosen)
+
+
+def test_a_chart_of_the_page_has_the_colours_of_the_style_sheet_and_escapes_names(seeds: Group) -> None:
+    series = Series("<b> & co", [0, 1], [0.5, 1.0], 2)
+    for figure in (boxes(seeds, ["topk"]), lines([Panel("loss", [series])], x_label="step")):
+        assert figure is not None
+        drawn = inline_svg(figure, name='a "chart"')
+        root = ElementTree.fromstring(drawn)
+        assert root.attrib["aria-label"] == 'a "chart"'
+        assert {"var(--s2)", "currentColor"} <= set(re.findall(r"(?:stroke|fill): ([^;\"]*)", drawn))
+        ids = re.findall(r' id="([^"]*)"', drawn)
+        assert len(ids) == len(set(ids))
+        assert not [i for i in ids if "_" in i]  # two charts in one page would repeat them

@@ -1,16 +1,16 @@
-"""The curves of runs as series for a chart, with one colour per method and one dash per further run of it."""
+"""The curves of runs, with one colour per method and one dash per further run of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from robattr.reporting.run_results import ORDER, Group, RunResults
 from robattr.reporting.training_log import thin
 
 MOST_POINTS = 160
-COLOURS, DASHES = 6, 4  # of the style sheet, and of the figures
+COLOURS, DASHES = 6, 4
+LOGGED = {"loss": "loss ℓ", "penalty": "size of the regulariser", "val_accuracy": "validation accuracy"}
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,15 @@ class Series:
     xs: Sequence[float]
     ys: Sequence[float]
     style: int
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves that share their axes; `log` makes y logarithmic."""
+
+    label: str
+    series: list[Series]
+    log: bool = False
 
 
 def styles(runs: Sequence[RunResults]) -> dict[str, int]:
@@ -44,24 +53,36 @@ def _colour(method: str) -> int | None:
     return ORDER.index(method) if method in ORDER else None
 
 
-def training_series(runs: Sequence[RunResults], key: str, styles: Mapping[str, int]) -> list[Series]:
-    """A logged quantity against the training step; long logs are thinned to MOST_POINTS."""
-    found = []
-    for run in runs:
-        rows = [(float(m["step"]), float(m[key])) for m in run.metrics if m.get(key) is not None and "step" in m]
-        if len(rows) > 1:
-            xs, ys = thin(rows, MOST_POINTS).T.tolist()
-            found.append(Series(run.name, xs, ys, styles[run.name]))
-    return found
+def scores(group: Group) -> dict[str, str]:
+    """The labels of the two scores."""
+    return {"topk": f"top-{group.k} intersection", "kendall": "Kendall's τ"}
 
 
-def evaluation_series(group: Group, curve: str, *, x: str, y: str, styles: Mapping[str, int]) -> list[Series]:
-    """A curve of the summaries, e.g. `score_vs_eps`: {"eps": [...], "topk": [...], ...}."""
-    found = []
-    for run, e in group.members:
-        stored: Mapping[str, Any] = (e.summary.get("curves") or {}).get(curve) or {}
-        xs, ys = stored.get(x), stored.get(y)
-        if xs and ys:
-            points = [(float(a), float(b)) for a, b in zip(xs, ys, strict=True) if b is not None]
-            found.append(Series(run.name, [p[0] for p in points], [p[1] for p in points], styles[run.name]))
-    return found
+def training_panels(runs: Sequence[RunResults]) -> list[Panel]:
+    """The logged quantities against the training step; long logs are thinned to MOST_POINTS."""
+    style = styles(runs)
+    panels = []
+    for key, label in LOGGED.items():
+        series = []
+        for run in runs:
+            rows = [(float(m["step"]), float(m[key])) for m in run.metrics if m.get(key) is not None and "step" in m]
+            if len(rows) > 1:
+                steps, values = thin(rows, MOST_POINTS).T.tolist()
+                series.append(Series(run.name, steps, values, style[run.name]))
+        panels.append(Panel(label, series, log=key != "val_accuracy"))
+    return panels
+
+
+def score_panels(group: Group, x: str) -> list[Panel]:
+    """The scores against x, "eps" or "iterations", from the summaries."""
+    style = styles([run for run, _ in group.members])
+    panels = []
+    for key, label in scores(group).items():
+        series = []
+        for run, e in group.members:
+            stored = (e.summary.get("curves") or {}).get(f"score_vs_{x}") or {}
+            pairs = zip(stored.get(x) or (), stored.get(key) or (), strict=False)
+            if points := [(float(a), float(b)) for a, b in pairs if b is not None]:
+                series.append(Series(run.name, [a for a, _ in points], [b for _, b in points], style[run.name]))
+        panels.append(Panel(label, series))
+    return panels

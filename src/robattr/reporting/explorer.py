@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from robattr.reporting.curves import styles
+from robattr.reporting.curves import COLOURS, styles
 from robattr.reporting.gallery import Array, Gallery, brightness, ceiling, read_gallery, top_k
 from robattr.reporting.run_results import EvaluationResults, Group, RunResults
-from robattr.reporting.svg import css_class
 
 Member = tuple[RunResults, EvaluationResults, Gallery]
 Place = tuple[Gallery, int, Mapping[str, Any]]  # a gallery, an index in it, and the record of that example
@@ -68,7 +67,7 @@ def _group(group: Group, members: Sequence[Member], budget: int) -> dict[str, An
         "classes": group.classes,
         "amplify": _amplify([gallery for _, _, gallery in members]),
         "models": [run.name for run, _, _ in members],
-        "looks": [css_class(style[run.name]) for run, _, _ in members],
+        "looks": [f"s{style[run.name] % COLOURS}" for run, _, _ in members],
         "iterations": [[int(t) for t in gallery.iterations] for _, _, gallery in members],
         "examples": examples,
     }

@@ -1,12 +1,16 @@
 """Publication figures: the paper's figure 1 (maps), figure 2 (box plots) and curves, with the table.
 
-Functions return a matplotlib `Figure`; only `write_figures` writes files. Files are reproducible: no dates, fixed ids.
+Functions return a matplotlib `Figure`; `write_figures` writes files and `inline_svg` makes the charts of the page. Both
+are reproducible: no dates, fixed ids.
 """
 
 from __future__ import annotations
 
+import io
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,7 @@ import numpy as np
 
 from robattr._extras import need
 from robattr.reporting import tables
-from robattr.reporting.curves import COLOURS, Series, evaluation_series, styles, training_series
+from robattr.reporting.curves import COLOURS, Panel, score_panels, scores, styles, training_panels
 from robattr.reporting.gallery import Array, Gallery, brightness, ceiling, read_gallery
 from robattr.reporting.record import slug
 from robattr.reporting.run_results import EvaluationResults, Group, RunResults, group_evaluations
@@ -31,6 +35,7 @@ STYLE = {
     "svg.hashsalt": "robattr",
 }
 MOST_MODELS = 6  # in figure 1
+LONGEST_NAME = 40  # characters
 DASHES = ("-", "--", ":", "-.")
 NO_DATES = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
 
@@ -42,7 +47,9 @@ def write_figures(
     matplotlib = need("matplotlib", extra="report")
     target, groups = Path(folder), group_evaluations(runs)
     target.mkdir(parents=True, exist_ok=True)
-    written = [_text(target / f"table.{suffix}", make(tables.table(groups))) for suffix, make in _TABLES.items()]
+    written = [target / f"table.{suffix}" for suffix in _TABLES]
+    for path, make in zip(written, _TABLES.values(), strict=True):
+        path.write_text(make(tables.table(groups)), encoding="utf-8")
     with matplotlib.rc_context(STYLE):
         for name, figure in _figures(runs, groups, rows):
             for suffix in formats:
@@ -87,20 +94,19 @@ def map_grid(group: Group, *, rows: int = 4) -> Any | None:
     return figure
 
 
-def boxes(group: Group, style: Mapping[str, int]) -> Any | None:
+def boxes(group: Group, keys: Sequence[str] = ("topk", "kendall")) -> Any | None:
     """The paper's figure 2: top-k intersection and Kendall's correlation over the examples.
 
     Runs of one method share its colour. None where no example has a score.
     """
-    shown = [(run, e) for run, e in group.members if e.scores("topk") and e.scores("kendall")]
+    shown = [(run, e) for run, e in group.members if all(e.scores(key) for key in keys)]
     if not shown:
         return None
-    figure = _figure(width=7.0, height=0.9 + 0.26 * len(shown))
+    style = styles([run for run, _ in group.members])
+    figure = _figure(width=3.5 * len(keys), height=0.9 + 0.26 * len(shown))
     figure.set_layout_engine("constrained")
-    axes = figure.subplots(1, 2, sharey=True)
-    for axis, (key, label) in zip(
-        axes, (("topk", f"top-{group.k} intersection"), ("kendall", "Kendall's τ")), strict=True
-    ):
+    axes = figure.subplots(1, len(keys), sharey=True, squeeze=False)[0]
+    for axis, key in zip(axes, keys, strict=True):
         drawn = axis.boxplot(
             [e.scores(key) for _, e in shown],
             orientation="horizontal",
@@ -112,29 +118,30 @@ def boxes(group: Group, style: Mapping[str, int]) -> Any | None:
         for patch, (run, _) in zip(drawn["boxes"], shown, strict=True):
             patch.set_facecolor(_colour(style[run.name]))
             patch.set_alpha(0.55)
-        axis.set_xlabel(label)
+        axis.set_xlabel(scores(group)[key])
     axes[0].set_yticks(range(1, len(shown) + 1), [_literal(run.name) for run, _ in shown], fontsize=8)
     axes[0].invert_yaxis()
     return figure
 
 
-def lines(panels: Sequence[tuple[str, Sequence[Series], bool]], *, x_label: str) -> Any | None:
-    """Panels of curves: (label of y, series, logarithmic); None where there is no curve.
+def lines(panels: Sequence[Panel], *, x_label: str) -> Any | None:
+    """Panels of curves side by side; None where there is no curve.
 
     A logarithmic panel leaves out curves without a positive value (the regulariser of a method without one).
     """
-    seen = [(label, [s for s in series if not log or max(s.ys) > 0], log) for label, series, log in panels]
-    drawn = [panel for panel in seen if panel[1]]
+    seen = [(p, [s for s in p.series if not p.log or max(s.ys) > 0]) for p in panels]
+    drawn = [(panel, series) for panel, series in seen if series]
     if not drawn:
         return None
-    names = {s.name for _, series, _ in drawn for s in series}
+    names = {s.name for _, series in drawn for s in series}
     width = 3.4 * len(drawn)
     columns = max(1, min(2 * len(drawn), int(width / (0.6 + 0.065 * max(map(len, names))))))  # of the legend
     figure = _figure(width=width, height=2.5 + 0.2 * -(-len(names) // columns))
     figure.set_layout_engine("constrained")
-    for axis, (label, series, log) in zip(np.atleast_1d(figure.subplots(1, len(drawn))), drawn, strict=True):
+    entries: dict[str, Any] = {}
+    for axis, (panel, series) in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn, strict=True):
         for s in series:
-            axis.plot(
+            (entries[_literal(s.name)],) = axis.plot(
                 s.xs,
                 s.ys,
                 color=_colour(s.style),
@@ -144,15 +151,21 @@ def lines(panels: Sequence[tuple[str, Sequence[Series], bool]], *, x_label: str)
                 lw=1.4,
             )
         axis.set_xlabel(x_label)
-        axis.set_ylabel(label)
-        if log:
+        axis.set_ylabel(panel.label)
+        if panel.log:
             axis.set_yscale("log", nonpositive="mask")  # the default draws a fall to the bottom
-    entries: dict[str, Any] = {}
-    for axis in figure.axes:
-        handles, labels = axis.get_legend_handles_labels()
-        entries |= dict(zip(labels, handles, strict=True))
     figure.legend([*entries.values()], [*entries], loc="outside lower center", ncols=columns, fontsize=7.5)
     return figure
+
+
+def inline_svg(figure: Any, *, name: str) -> str:
+    """A figure as an element of the page, in the colours of its style sheet, light or dark."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    text = re.sub(r'<g id="[^"]*"', "<g", file.getvalue()[file.getvalue().index("<svg") :])  # ids repeat in a page
+    for colour, css in {"#000000": "currentColor", **{c: f"var(--s{i})" for i, c in enumerate(PALETTE)}}.items():
+        text = text.replace(colour, css)
+    return text.replace("<svg", f'<svg class="chart" role="img" aria-label="{escape(name)}"', 1)
 
 
 def figure_name(name: str, group: Group, groups: Sequence[Group]) -> str:
@@ -164,39 +177,25 @@ def _figures(runs: Sequence[RunResults], groups: Sequence[Group], rows: int) -> 
     made: list[tuple[str, Any | None]] = []
     compared = [_compared(group) for group in groups]
     for group in compared:
-        style = styles([run for run, _ in group.members])
         found = {
             "figure1": map_grid(group, rows=rows),
-            "figure2": boxes(group, style),
-            "eps": _evaluated(group, "score_vs_eps", "eps", "ε", style),
-            "iterations": _evaluated(group, "score_vs_iterations", "iterations", "iteration", style),
+            "figure2": boxes(group),
+            "eps": lines(score_panels(group, "eps"), x_label="ε"),
+            "iterations": lines(score_panels(group, "iterations"), x_label="iteration"),
         }
         made += [(figure_name(name, group, groups), figure) for name, figure in found.items()]
-    logged = (
-        ("loss", "loss ℓ", True),
-        ("penalty", "size of the regulariser", True),
-        ("val_accuracy", "validation accuracy", False),
-    )
     every, shown = ({run.path for group in of for run, _ in group.members} for of in (groups, compared))
     datasets = dict.fromkeys(run.dataset for run in runs)
     for dataset in datasets:
         chosen = [run for run in runs if run.dataset == dataset and run.path not in every - shown]
-        style = styles(chosen)
-        panels = [(label, training_series(chosen, key, style), log) for key, label, log in logged]
         suffix = "" if len(datasets) == 1 else f"-{slug(dataset)}"
-        made.append((f"training{suffix}", lines(panels, x_label="training step")))
+        made.append((f"training{suffix}", lines(training_panels(chosen), x_label="training step")))
     return [(name, figure) for name, figure in made if figure is not None]
 
 
 def _compared(group: Group) -> Group:
     """Keep one m beside other methods; runs that vary m alone (the paper's table 2) are all compared."""
     return group.with_one_m() if len({run.method for run, _ in group.members}) > 1 else group
-
-
-def _evaluated(group: Group, curve: str, x: str, x_label: str, style: Mapping[str, int]) -> Any | None:
-    scores = (("topk", f"top-{group.k} intersection"), ("kendall", "Kendall's τ"))
-    panels = [(label, evaluation_series(group, curve, x=x, y=key, styles=style), False) for key, label in scores]
-    return lines(panels, x_label=x_label)
 
 
 def _typical(shared: Sequence[int], evaluation: EvaluationResults, rows: int) -> list[int]:
@@ -213,9 +212,9 @@ def _typical(shared: Sequence[int], evaluation: EvaluationResults, rows: int) ->
 
 def _maps(pair: Sequence[Any], gallery: Gallery, place: int, record: Mapping[str, Any]) -> None:
     step, top = gallery.reported(place), ceiling(gallery.before[place])
-    for axis, scores in zip(pair, (gallery.before[place], gallery.after[place][step]), strict=True):
+    for axis, values in zip(pair, (gallery.before[place], gallery.after[place][step]), strict=True):
         _bare(axis)
-        axis.imshow(brightness(scores, top), cmap="magma", vmin=0, vmax=1, interpolation="nearest")
+        axis.imshow(brightness(values, top), cmap="magma", vmin=0, vmax=1, interpolation="nearest")
     topk, kendall = record.get("topk"), record.get("kendall")
     if topk is None or kendall is None:
         topk, kendall = float(gallery.topk[place, step]), float(gallery.kendall[place, step])
@@ -262,13 +261,8 @@ def _class(group: Group, label: int) -> str:
 
 
 def _literal(text: str) -> str:
-    """Escape dollar signs, which matplotlib reads as mathematics."""
-    return text.replace("$", r"\$")
-
-
-def _text(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8")
-    return path
+    """Cut a long name, and escape dollar signs, which matplotlib reads as mathematics."""
+    return (text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 1]}…").replace("$", r"\$")
 
 
 _TABLES = {"md": tables.markdown, "tex": tables.latex, "csv": tables.csv}

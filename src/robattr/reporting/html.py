@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -22,23 +21,18 @@ from robattr._extras import need
 from robattr._version import __version__
 from robattr.errors import InvalidInput
 from robattr.evaluation.run import PROBED
-from robattr.reporting import audit_sections, svg
+from robattr.reporting import audit_sections
 from robattr.reporting.audit_sections import Section
-from robattr.reporting.curves import evaluation_series, styles, training_series
+from robattr.reporting.curves import Panel, score_panels, scores, training_panels
 from robattr.reporting.explorer import explorer
 from robattr.reporting.export import portable
+from robattr.reporting.figures import STYLE, boxes, inline_svg, lines
 from robattr.reporting.findings import alarms, finding
 from robattr.reporting.published import SOURCE
 from robattr.reporting.run_results import Group, RunResults, group_evaluations
 from robattr.reporting.tables import table
 from robattr.reporting.verdict import strictest_first
 
-SCORES = (("topk", "top-k intersection", 0.0, 1.0), ("kendall", "Kendall's rank correlation", -0.2, 1.0))
-LOGGED = (
-    ("loss", "loss ℓ", True),
-    ("penalty", "size of the regulariser (before its weight)", True),
-    ("val_accuracy", "validation accuracy", False),
-)  # (key, label, logarithmic)
 EVALUATED = (
     "protocol", "map", "examples", "seed", "device", "seconds", "command", "settings", "versions", "diagnostics",
 )  # fmt: skip
@@ -67,24 +61,25 @@ def page(
     template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         _resource("page.html.j2")
     )
-    html: str = template.render(
-        title=title,
-        version=__version__,
-        source=SOURCE,
-        css=_safe(_resource("page.css")),
-        script=_safe(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        data=_safe(embedded({"colours": _ramp(), "groups": explorer(groups)})),
-        groups=[_group(group) for group in groups],
-        led=led,
-        probed=PROBED,
-        opening=opening,
-        closing=closing,
-        training=_training(runs),
-        runs=[_about(run) for run in runs],
-        differing=_differing(runs),
-        commands=_commands(runs),
-    )
+    with need("matplotlib", extra="report").rc_context({**STYLE, "svg.fonttype": "none"}):
+        html: str = template.render(
+            title=title,
+            version=__version__,
+            source=SOURCE,
+            css=_safe(_resource("page.css")),
+            script=_safe(script),
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            data=_safe(embedded({"colours": _ramp(), "groups": explorer(groups)})),
+            groups=[_group(group) for group in groups],
+            led=led,
+            probed=PROBED,
+            opening=opening,
+            closing=closing,
+            training=_training(runs),
+            runs=[_about(run) for run in runs],
+            differing=_differing(runs),
+            commands=_commands(runs),
+        )
     return html
 
 
@@ -112,25 +107,16 @@ def embedded(value: Any) -> str:
 
 
 def _group(group: Group) -> dict[str, Any]:
-    style = styles([run for run, _ in group.members])
+    drawn = {label: boxes(group, [key]) for key, label in scores(group).items()}
     return {
         "group": group,
         "finding": finding(group),
         "alarms": alarms(group),
         "attack": _attack(group),
         "table": table([group]),
-        "legend": _legend(style),
-        "boxes": [
-            svg.box_plot(
-                [(run.name, e.scores(key), style[run.name]) for run, e in group.members],
-                label=label.replace("top-k", f"top-{group.k}"),
-                low=_floor(group, key, low),
-                high=high,
-            )
-            for key, label, low, high in SCORES
-        ],
-        "eps": _charts(group, "score_vs_eps", x="eps", x_label="radius ε", style=style),
-        "steps": _charts(group, "score_vs_iterations", x="iterations", x_label="attack iterations", style=style),
+        "boxes": [inline_svg(figure, name=f"Box plot of {label}") for label, figure in drawn.items() if figure],
+        "eps": _charts(score_panels(group, "eps"), x_label="radius ε"),
+        "steps": _charts(score_panels(group, "iterations"), x_label="attack iterations"),
     }
 
 
@@ -146,38 +132,17 @@ def _attack(group: Group) -> str:
     return " · ".join(said)
 
 
-def _charts(group: Group, curve: str, *, x: str, x_label: str, style: Mapping[str, int]) -> list[str]:
-    made = []
-    for key, label, low, high in SCORES:
-        series = evaluation_series(group, curve, x=x, y=key, styles=style)
-        floor = min([low, *(y for s in series for y in s.ys)]) if key == "kendall" else low
-        title = label.replace("top-k", f"top-{group.k}")
-        made.append(svg.line_chart(series, x_label=x_label, y_label=title, y_range=(floor, high), dots=True))
-    return [chart for chart in made if chart]
+def _charts(panels: Sequence[Panel], *, x_label: str) -> list[str]:
+    """One chart per panel, so that they fit a phone."""
+    drawn = {panel.label: lines([panel], x_label=x_label) for panel in panels}
+    return [inline_svg(figure, name=f"{label} against {x_label}") for label, figure in drawn.items() if figure]
 
 
-def _floor(group: Group, key: str, usual: float) -> float:
-    lowest = min((v for _, e in group.members for v in e.scores(key)), default=usual)
-    return min(usual, math.floor(lowest * 10) / 10)
-
-
-def _training(runs: Sequence[RunResults]) -> list[tuple[str, list[tuple[str, str]], list[str]]]:
-    """(dataset, legend, charts) for each training dataset."""
-    made = []
-    for dataset in dict.fromkeys(run.dataset for run in runs):
-        chosen = [run for run in runs if run.dataset == dataset]
-        style = styles(chosen)
-        drawn = (
-            svg.line_chart(training_series(chosen, key, style), x_label="training step", y_label=label, log=log)
-            for key, label, log in LOGGED
-        )
-        if charts := [chart for chart in drawn if chart]:
-            made.append((dataset, _legend(style), charts))
-    return made
-
-
-def _legend(styles: Mapping[str, int]) -> list[tuple[str, str]]:
-    return [(name, svg.css_class(style)) for name, style in styles.items()]
+def _training(runs: Sequence[RunResults]) -> list[tuple[str, list[str]]]:
+    """(dataset, charts) for each training dataset with a log."""
+    by_dataset = {name: [run for run in runs if run.dataset == name] for name in (run.dataset for run in runs)}
+    made = [(name, _charts(training_panels(of), x_label="training step")) for name, of in by_dataset.items()]
+    return [(name, charts) for name, charts in made if charts]
 
 
 def _about(run: RunResults) -> dict[str, Any]:
