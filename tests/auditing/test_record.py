@@ -39,7 +39,7 @@ def test_an_interrupted_audit_continues_to_the_same_records(plain: nn.Module, tm
 
     with pytest.raises(Stopped):
         robattr.audit(net, data, out=tmp_path / "torn.html", watch=stop, **settings)
-    shard = tmp_path / "torn" / "records" / "paper-ig.rank0-of-1.jsonl"
+    shard = tmp_path / "torn" / "records" / "paper-ig.from0.jsonl"
     assert 0 < shard.read_bytes().count(b"\n") < 24
     assert not (tmp_path / "torn.html").exists()
     seen: list[int] = []

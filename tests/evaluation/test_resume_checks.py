@@ -95,4 +95,4 @@ def test_records_of_other_weights_are_not_mixed_in(case, tmp_path: Path) -> None
     with pytest.raises(CheckpointError, match=r"got others \(weights '"):
         evaluate(other, x[:4], y[:4], protocol=TOY, map=IG, out=OutputDir(tmp_path))
     discard(tmp_path, TOY, IG)
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("paper*"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import nn
 
 from evaluation_fixtures import IG, TOY
 from robattr.attacks import integrated_gradients, simple_gradient
+from robattr.engine.files import InUse
 from robattr.evaluation import OutputDir, evaluate, run
 from robattr.evaluation.run import BATCH, _Job
 from robattr.models import resnet
@@ -135,8 +135,7 @@ def check_equal(ours: Path, whole: Path, *, earlier: int) -> None:
     assert (mine["earlier"], theirs["earlier"]) == (earlier, 0)
 
 
-@pytest.mark.parametrize(("cut", "kept"), [(0, 4), (20, 3)], ids=["between two batches", "within a batch"])
-def test_a_stopped_evaluation_resumes(case, tmp_path: Path, whole: Path, cut: int, kept: int) -> None:
+def test_a_stopped_evaluation_resumes(case, tmp_path: Path, whole: Path) -> None:
     """What SIGKILL leaves on the disk is tested in test_records.py."""
     stopped = tmp_path / "stopped"
 
@@ -146,12 +145,18 @@ def test_a_stopped_evaluation_resumes(case, tmp_path: Path, whole: Path, cut: in
 
     with pytest.raises(KeyboardInterrupt):
         evaluate(*case, protocol=TOY, map=IG, out=OutputDir(stopped), progress=stop)
-    shard = stopped / "paper-ig.rank0-of-1.jsonl"
-    assert len(shard.read_text().splitlines()) == 4
+    assert [len(part.read_text().splitlines()) for part in stopped.glob("paper-ig.from*.jsonl")] == [2, 2]
     assert not (stopped / "paper-ig.json").exists()
-    os.truncate(shard, shard.stat().st_size - cut)
     evaluate(*case, protocol=TOY, map=IG, out=OutputDir(stopped))
-    check_equal(stopped, whole, earlier=kept)
+    check_equal(stopped, whole, earlier=4)
+
+
+def test_a_second_process_with_the_same_records_is_refused(case, tmp_path: Path) -> None:
+    def again(done: int, total: int) -> None:
+        evaluate(*case, protocol=TOY, map=IG, out=OutputDir(tmp_path))
+
+    with pytest.raises(InUse, match=f"another process is writing to {tmp_path}: wait for it"):
+        evaluate(*case, protocol=TOY, map=IG, out=OutputDir(tmp_path), progress=again)
 
 
 def test_two_processes_write_the_records_of_one(case, tmp_path: Path, whole: Path, monkeypatch) -> None:

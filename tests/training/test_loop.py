@@ -385,7 +385,7 @@ def test_a_run_is_extended_but_never_said_to_be_shorter_than_it_was(tmp_path, mo
 
 def test_two_processes_cannot_write_one_run(tmp_path):
     (tmp_path / "run").mkdir()
-    with locked(tmp_path / "run"), pytest.raises(InUse, match="another process is training"):
+    with locked(tmp_path / "run"), pytest.raises(InUse, match="another process is writing"):
         go(QUICK, tmp_path / "run", resume=True)
 
 

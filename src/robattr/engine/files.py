@@ -46,16 +46,16 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a directory; the system frees it when this process ends, however it ends."""
+def locked(path: Path, name: str = ".lock") -> Iterator[None]:
+    """Hold a lock of a directory; the system frees it when this process ends, however it ends."""
     try:
         import fcntl
     except ImportError:  # no such locks on this system
         yield
         return
-    with open(path / ".lock", "w") as file:
+    with open(path / name, "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise InUse(f"another process is training in {path}: wait for it, or choose another --out") from error
+            raise InUse(f"another process is writing to {path}: wait for it, or choose another --out") from error
         yield

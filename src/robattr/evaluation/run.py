@@ -11,6 +11,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -26,15 +27,14 @@ from robattr.attacks.maps import AttributionMap, constant_along_ray
 from robattr.engine import in_use
 from robattr.engine import precision as arithmetic
 from robattr.engine.batch_size import rows_that_fit
-from robattr.engine.files import write_atomically
-from robattr.errors import InvalidInput
+from robattr.engine.files import locked, write_atomically
 from robattr.evaluation import gallery
 from robattr.evaluation.checks import check, check_kinds, check_source
 from robattr.evaluation.diagnostics import accuracies, alarms, score_against_eps
 from robattr.evaluation.evaluate_batch import Record, evaluate_batch
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.protocol_attacks import attribution_attacks, prediction_attacks
-from robattr.evaluation.records import Records, merge, read
+from robattr.evaluation.records import append, begin, merge, read
 from robattr.evaluation.resume_checks import check_same_map, check_same_predictions
 from robattr.evaluation.summary import summarise
 
@@ -62,10 +62,6 @@ class OutputDir:
     rank: int = 0
     world: int = 1
     fresh: bool = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.folder, Path):
-            raise InvalidInput(f"expected a pathlib.Path as the folder, got {self.folder!r}")
 
 
 def evaluate(
@@ -105,15 +101,17 @@ def evaluate(
         if out is None:
             records = job.measured(progress)
             return Evaluation(records, job.summary(records, metadata, began))
-        path = out.folder / f"{protocol.name}-{map.name}.jsonl"
-        if out.fresh and out.rank == 0:
-            discard(out.folder, protocol, map)
-        _barrier(out)
-        records, earlier = job.recorded(path, out, progress)
-        if out.rank == 0 and not job.finished(path):
-            job.write_gallery(path, records)
-            text = json.dumps(job.summary(records, metadata, began, earlier=earlier), indent=1, allow_nan=False)
-            write_atomically(path.with_suffix(".json"), f"{text}\n".encode())
+        path = Path(out.folder) / f"{protocol.name}-{map.name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path.parent, f".{path.stem}.lock") if out.rank == 0 else nullcontext():
+            if out.fresh and out.rank == 0:
+                discard(path.parent, protocol, map)
+            _barrier(out)
+            records, earlier = job.recorded(path, out, progress)
+            if out.rank == 0 and not job.finished(path):
+                job.write_gallery(path, records)
+                text = json.dumps(job.summary(records, metadata, began, earlier=earlier), indent=1, allow_nan=False)
+                write_atomically(path.with_suffix(".json"), f"{text}\n".encode())
     _barrier(out)
     return Evaluation(records, json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
 
@@ -175,26 +173,23 @@ class _Job:
     def recorded(self, path: Path, out: OutputDir, progress: Progress) -> tuple[list[Record], int]:
         """The records, through the disk, and how many of them an earlier command had written.
 
-        This process appends the records of its batches to its shard; the first process then merges all shards.
+        Each process writes the records of its batches; the first one then merges all of them.
         """
-        wanted = set(self.ids)
-        with Records(path, self.fingerprint(), rank=out.rank, world=out.world) as records:
-            self._check_same(path, records.done)
-            earlier = len(wanted & records.done)
-            _barrier(out)  # all have counted before one appends
-            mine = self.batches()[out.rank :: out.world]
-            total, done = sum(map(len, mine)), 0
-            for positions in mine:
-                missing = {self.ids[at] for at in positions} - records.done
-                if missing:  # a kill may have cut a batch: all of it is computed again, what is missing is appended
-                    records.append([r for r in self.batch(positions) if r["id"] in missing])
-                done += len(positions)
-                progress(done, total)
+        wanted, done = set(self.ids), begin(path, self.fingerprint())
+        self._check_same(path, done)
+        _barrier(out)  # all have counted before one writes
+        mine = self.batches()[out.rank :: out.world]
+        total, finished = sum(map(len, mine)), 0
+        for positions in mine:
+            if missing := {self.ids[at] for at in positions} - done:  # batches of another size may cover a part
+                append(path, [r for r in self.batch(positions) if r["id"] in missing])
+            finished += len(positions)
+            progress(finished, total)
         _barrier(out)
         if out.rank == 0:
             merge(path, self.ids)
         _barrier(out)
-        return [r for r in read(path) if r["id"] in wanted], earlier
+        return [r for r in read(path) if r["id"] in wanted], len(wanted & done)
 
     def _check_same(self, path: Path, done: set[int]) -> None:
         """Refuse to continue records of other examples, of another model, or of another map."""
