@@ -21,13 +21,11 @@ from robattr.data import from_tensors
 from robattr.engine.processes import World
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.runs import measure_on_validation
+from robattr.training.loop import Outcome
 from robattr.training.step import validate
 from robattr.training.sweep import (
     Result,
     Span,
-    _distribution,
-    _requeue_abandoned,
-    _study,
     name_of,
     parse_axes,
     parse_axis,
@@ -90,16 +88,14 @@ def test_the_command_checks_the_grid_before_what_it_starts_from(monkeypatch, tmp
         assert message in str(refused)
 
 
-@pytest.mark.parametrize("line", [b"garbage", b"\xff\xfe", b'{"a": 1}'])
-def test_a_damaged_journal_is_named(tmp_path, line):
-    journal = tmp_path / "journal.log"
-    _study(tmp_path, {"m": [2]}, RUN, by="")
-    whole = journal.read_bytes()
-    journal.write_bytes(whole + line + b"\n")
-    last = len(whole.splitlines()) + 1
-    with pytest.raises(CheckpointError, match=rf"line {last} of {journal}.*move the file away"):
+@pytest.mark.parametrize("content", ["garbage", "[]", '{"a": 1}'])
+def test_damaged_scores_are_named(tmp_path, content):
+    file = tmp_path / "m=2" / "sweep.json"
+    file.parent.mkdir()
+    file.write_text(content)
+    with pytest.raises(CheckpointError, match=rf"in {file}, got other content: delete the file"):
         sweep(RUN, {"m": [2]}, tmp_path, measure=accuracy, device="cpu")
-    assert journal.read_bytes() == whole + line + b"\n"
+    assert file.read_text() == content
 
 
 def test_a_grid_is_run_once_and_extended_by_what_is_new(tmp_path):
@@ -161,8 +157,8 @@ def test_what_cannot_be_compared_on_validation_data_is_refused(tmp_path):
 
 def test_the_table_is_the_papers():
     found = [
-        Result({"m": 10}, {"nat_acc": 0.9854, "adv_acc": 0.7805, "topk": 0.6714, "kendall": 0.2574}, "m=10"),
-        Result({"m": 50}, {"nat_acc": 0.9874, "adv_acc": 0.8143, "topk": 0.7136, "kendall": 0.2841}, "m=50"),
+        Result({"m": 10}, {"nat_acc": 0.9854, "adv_acc": 0.7805, "topk": 0.6714, "kendall": 0.2574}),
+        Result({"m": 50}, {"nat_acc": 0.9874, "adv_acc": 0.8143, "topk": 0.7136, "kendall": 0.2841}),
     ]
     assert table(found) == (
         "| m | NA | AA | IN | CO |\n|---|---|---|---|---|\n"
@@ -183,34 +179,54 @@ def test_selection_measures_the_papers_columns_on_validation_examples(tmp_path):
     assert list(other.scores) == ["nat_acc"]  # measured anew, not what the other measure found
 
 
-def test_a_trial_taken_for_abandoned_while_it_is_at_work_is_finished_all_the_same(tmp_path):
-    """Another worker that starts just then finds the directory unlocked, and queues the point again."""
-    over, measured = {"m": [2, 3]}, []
+def test_a_search_continues_what_was_begun_and_ends_when_no_point_is_new(tmp_path):
+    class Killed(Exception):
+        pass
+
+    def killed(path):
+        raise Killed
+
+    search = {"over": {"m": [1, 2]}, "out": tmp_path, "trials": 5, "device": "cpu"}
+    with pytest.raises(Killed):
+        sweep(RUN, measure=killed, **search)
+    (begun,) = tmp_path.glob("m=*")
+    measured = []
 
     def measure(path):
         measured.append(path.name)
-        if len(measured) == 1:
-            other = _study(tmp_path, over, replace(RUN, full=False), by="")
-            waiting = other.ask()  # has no parameters yet: nobody's to take
-            _requeue_abandoned(other, tmp_path, keys=set(over))
-            states = {trial.number: trial.state.name for trial in other.get_trials(deepcopy=False)}
-            assert states == {0: "FAIL", waiting.number: "RUNNING", 2: "WAITING"}
         return accuracy(path)
 
-    found, stopped = sweep(RUN, over, tmp_path, measure=measure, device="cpu")
-    assert stopped is None
-    assert measured == ["m=2", "m=2"]
-    assert points(found) == [{"m": 2}]
-    steps = [json.loads(line)["step"] for line in (tmp_path / "m=2" / "metrics.jsonl").read_text().splitlines()]
-    assert len(steps) == len(dict.fromkeys(steps)) + 1  # trained once; the last step has a line of validation, too
+    found, _ = sweep(RUN, measure=measure, **search)
+    assert measured[0] == begun.name
+    assert points(found) == [{"m": 1}, {"m": 2}]
 
 
-def test_a_worker_that_died_before_its_directory_was_made_is_taken_over(tmp_path):
-    over = {"warm_start": ["runs/first", "runs/second"]}
-    study = _study(tmp_path, over, RUN, by="")
-    study.ask({key: _distribution(axis) for key, axis in over.items()})
-    _requeue_abandoned(study, tmp_path, keys=set(over))
-    assert [trial.state.name for trial in study.get_trials(deepcopy=False)] == ["FAIL", "WAITING"]
+def test_a_point_is_done_however_its_worker_died(tmp_path, monkeypatch):
+    """A sweep that is killed at each of its writes lacks no point in the end."""
+    module = sys.modules["robattr.training.sweep"]
+
+    class Killed(Exception):
+        pass
+
+    write, tried = module.write_json, set()
+
+    def dies(path, content):
+        if (once := json.dumps([str(path), content])) not in tried:
+            tried.add(once)
+            raise Killed
+        write(path, content)
+
+    monkeypatch.setattr(module, "write_json", dies)
+    over, kills = {"warm_start": ["none/first", "none/second"]}, 0
+    monkeypatch.setattr(module, "train", lambda run, path, **_: Outcome(path, 4, True, None, None))
+    while True:
+        try:
+            found, _ = sweep(RUN, over, tmp_path, measure=lambda path: {"nat_acc": 0.5}, device="cpu")
+            break
+        except Killed:
+            kills += 1
+    assert kills == len(tried) == 4  # of each point, once begun and once measured
+    assert [result.scores for result in found] == [{"nat_acc": 0.5}] * 2
 
 
 def test_a_killed_worker_is_taken_over_and_two_share_the_work(tmp_path):

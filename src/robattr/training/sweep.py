@@ -1,10 +1,9 @@
 """Sweeps: one run per point of a grid, or per trial of a search, compared on validation data.
 
-The Optuna study is a journal file beside the runs, so the same command, started again or on more machines that share
-the folder, does what is left. The directory of a run is named by its point: an interrupted run is continued, and no run
-is trained twice.
+The directory of a run is named by its point and contains its scores. So the same command, started again or on more
+machines that share the folder, does what is left: no run is trained twice, and none is lost.
 
-    OUT/journal.log   OUT/weight=0.1,m=10/…   OUT/table-weight-m.md
+    OUT/weight=0.1,m=10/…   OUT/weight=0.1,m=10/sweep.json   OUT/table-weight-m.md
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, TypeAlias, get_origin
 
 from robattr._extras import need
-from robattr.engine.files import InUse, locked, write_atomically
+from robattr.engine.files import InUse, locked, write_atomically, write_json
 from robattr.errors import CheckpointError, Diverged, InvalidInput
 from robattr.training import settings
 from robattr.training.config import KINDS, TrainConfig
@@ -33,6 +31,7 @@ Prepare = Callable[[TrainConfig, Path], TrainConfig]
 """The configuration of a point in its directory, after training the recipe that it starts from."""
 
 HEADINGS = {"nat_acc": "NA", "adv_acc": "AA", "topk": "IN", "kendall": "CO"}  # of the paper's table
+TRIES = 50  # proposals of a search before it has no new point
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,12 @@ class Span:
     high: float
     whole: bool = False
 
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+Axis: TypeAlias = Sequence[Any] | Span
+
 
 @dataclass(frozen=True)
 class Result:
@@ -50,10 +55,9 @@ class Result:
 
     point: Point
     scores: Scores
-    path: str
 
 
-def parse_axis(word: str) -> tuple[str, Sequence[Any] | Span]:
+def parse_axis(word: str) -> tuple[str, Axis]:
     """`"m=10,20,50"` -> `("m", [10, 20, 50])`; `"weight=0.01..1"` -> `("weight", Span(0.01, 1))`."""
     key, _, text = word.partition("=")
     if not text:
@@ -73,9 +77,9 @@ def parse_axis(word: str) -> tuple[str, Sequence[Any] | Span]:
     return key, Span(float(values[0]), float(values[1]), whole=isinstance(values[0], int))
 
 
-def parse_axes(words: Iterable[str]) -> dict[str, Sequence[Any] | Span]:
+def parse_axes(words: Iterable[str]) -> dict[str, Axis]:
     """The axes of several words, each with another key."""
-    axes: dict[str, Sequence[Any] | Span] = {}
+    axes: dict[str, Axis] = {}
     for word in words:
         key, axis = parse_axis(word)
         if key in axes:
@@ -84,7 +88,7 @@ def parse_axes(words: Iterable[str]) -> dict[str, Sequence[Any] | Span]:
     return axes
 
 
-def check_grid(run: TrainConfig, over: Mapping[str, Sequence[Any] | Span]) -> None:
+def check_grid(run: TrainConfig, over: Mapping[str, Axis]) -> None:
     """Check every point of a grid, before any of them is trained."""
     for point in _grid(over):
         try:
@@ -95,7 +99,7 @@ def check_grid(run: TrainConfig, over: Mapping[str, Sequence[Any] | Span]) -> No
 
 def sweep(
     run: TrainConfig,
-    over: Mapping[str, Sequence[Any] | Span],
+    over: Mapping[str, Axis],
     out: str | Path,
     *,
     measure: Measure,
@@ -110,50 +114,54 @@ def sweep(
     Returns the results, and the signal that stopped the sweep, if any. `full` is switched off, because runs are
     compared on the validation split. `by` describes `measure`: scores are reused only under the same description.
     """
-    optuna = need("optuna", extra="sweep")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    out = Path(out)
-    run = replace(run, full=False)
+    out, run = Path(out), replace(run, full=False)
     if trials is None:
         check_grid(run, over)
-    out.mkdir(parents=True, exist_ok=True)
-    study = _study(out, over, run, by=by)
-    if trials is None:
-        for point in _grid(over):
-            study.enqueue_trial(point, skip_if_exists=True)
-    space = {key: _distribution(axis) for key, axis in over.items()}
-    _requeue_abandoned(study, out, keys=set(over))
-    while _work_left(study, trials):
-        trial = study.ask(space)
-        path = out / name_of(trial.params)
+    around = {key: value for key, value in {**run.decisive(), "steps": run.steps}.items() if key not in over}
+    label = json.dumps([around, by])  # scores of other settings or measures are not reused
+
+    def finish(point: Point) -> int | None:
+        """Train or continue the run of a point and store its scores; returns the signal that stopped it."""
+        path, chosen = out / name_of(point), settings.change(run, point)
+        path.mkdir(parents=True, exist_ok=True)
+        with locked(path):
+            _store(path, point, label, None)
         try:
-            chosen = settings.change(run, trial.params)
-            while (outcome := _train_alone(chosen, path, prepare, device=device, data_dir=data_dir)) is None:
-                time.sleep(1.0)
-            if not outcome.finished:
-                return results(study), outcome.stopped_by
-            scores = measure(path)
-        except Diverged as error:
-            _tell(study, trial, {"diverged": str(error)}, state=optuna.trial.TrialState.PRUNED)
+            outcome = train(prepare(chosen, path), path, device=device, data_dir=data_dir, resume=True)
+        except Diverged:
+            _store(path, point, label, {})
+            return None
+        if outcome.finished:
+            with locked(path):
+                _store(path, point, label, measure(path))
+        return outcome.stopped_by
+
+    while True:
+        known = _stored(out, over, label)
+        done = [Result(point, scores) for point, scores in known if scores is not None]
+        if done:
+            write_atomically(out / f"table-{'-'.join(over)}.md", table(done).encode())
+        points = _grid(over) if trials is None else [point for point, _ in known]
+        if trials is not None and len(points) < trials:
+            points += _suggest(over, known, seed=run.seed)
+        left = [point for point in points if point not in [result.point for result in done]]
+        if not left:
+            return done, None
+        for point in left:
+            try:
+                stopped_by = finish(point)
+            except InUse:  # another worker has the run, or the run that it starts from
+                continue
+            if stopped_by is not None:
+                return done, stopped_by
+            break
         else:
-            _tell(study, trial, {"scores": scores}, values=worth(scores))
-        write_atomically(out / f"table-{'-'.join(over)}.md", table(results(study)).encode())
-    return results(study), None
+            time.sleep(1.0)
 
 
 def worth(scores: Scores) -> float:
     """What a search maximises: accuracy plus, if measured, the Kendall correlation of attacked maps."""
     return scores["nat_acc"] + scores.get("kendall", 0.0)
-
-
-def results(study: Any) -> list[Result]:
-    """The finished points of a study, each once, sorted by value."""
-    done = [trial for trial in study.get_trials(deepcopy=False) if trial.state.name in ("COMPLETE", "PRUNED")]
-    found = {
-        name_of(trial.params): Result(trial.params, trial.user_attrs.get("scores", {}), name_of(trial.params))
-        for trial in done
-    }
-    return sorted(found.values(), key=lambda result: [_rank(value) for value in result.point.values()])
 
 
 def table(found: Sequence[Result]) -> str:
@@ -192,95 +200,67 @@ def _cell(column: str, score: float | None, best: float) -> str:
     return f"**{text}**" if score == best else text
 
 
-def _train_alone(run: TrainConfig, path: Path, prepare: Prepare, *, device: str, data_dir: str | Path | None) -> Any:
-    """Train or continue; None if another worker has the run, or the run that it starts from, in use."""
+def _store(path: Path, point: Point, label: str, scores: Scores | None) -> None:
+    file = path / "sweep.json"
+    stored = _read(file) if file.exists() else {"point": point, "scores": {}}
+    write_json(file, {**stored, "scores": {**stored["scores"], label: scores}})
+
+
+def _stored(out: Path, over: Mapping[str, Axis], label: str) -> list[tuple[Point, Scores | None]]:
+    """The points of these axes that were begun under this label, sorted by value; scores are None until measured."""
+    found = [
+        (stored["point"], stored["scores"][label])
+        for stored in map(_read, out.rglob("sweep.json"))
+        if list(stored["point"]) == list(over)
+        and label in stored["scores"]
+        and all(stored["point"][key] in axis for key, axis in over.items())
+    ]
+    return sorted(found, key=lambda each: [_rank(value) for value in each[0].values()])
+
+
+def _read(file: Path) -> dict[str, Any]:
     try:
-        return train(prepare(run, path), path, device=device, data_dir=data_dir, resume=True)
-    except InUse:
-        return None
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        return {"point": dict(stored["point"]), "scores": dict(stored["scores"])}
+    except (ValueError, TypeError, KeyError) as cause:
+        raise CheckpointError(
+            f"expected the point and the scores of a run in {file}, got other content: delete the file; the run is "
+            "measured again, but not trained again"
+        ) from cause
 
 
-def _study(out: Path, over: Mapping[str, Sequence[Any] | Span], run: TrainConfig, *, by: str) -> Any:
-    """The study of this search space around this run.
-
-    Other spaces, settings or measures are other studies in the same journal, so their scores are never mixed.
-    """
+def _suggest(
+    over: Mapping[str, Axis], known: Sequence[tuple[Point, Scores | None]], *, seed: int
+) -> list[dict[str, Any]]:
+    """A new point, chosen by TPE from the scores so far; none if the search finds no new one."""
     optuna = need("optuna", extra="sweep")
-    journal = need("optuna.storages.journal", extra="sweep")
-    space = {key: [axis.low, axis.high, ".."] if isinstance(axis, Span) else list(axis) for key, axis in over.items()}
-    file = out / "journal.log"
-    _check_journal(file)
-    around = {key: value for key, value in {**run.decisive(), "steps": run.steps}.items() if key not in over}
-    return optuna.create_study(
-        storage=optuna.storages.JournalStorage(journal.JournalFileBackend(str(file))),
-        study_name=json.dumps([space, around, by]),
-        sampler=optuna.samplers.TPESampler(seed=run.seed),
-        direction="maximize",
-        load_if_exists=True,
-    )
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    space = {key: _distribution(axis) for key, axis in over.items()}
+    state = optuna.trial.TrialState
+    for number in range(len(known), len(known) + TRIES):
+        study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed + number), direction="maximize")
+        for point, scores in known:
+            told = {"state": state.COMPLETE, "value": worth(scores)} if scores else {"state": state.PRUNED}
+            if scores is not None:
+                study.add_trial(optuna.create_trial(params=dict(point), distributions=space, **told))
+        chosen: dict[str, Any] = study.ask(space).params
+        if name_of(chosen) not in [name_of(point) for point, _ in known]:
+            return [chosen]
+    return []
 
 
-def _check_journal(file: Path) -> None:
-    """Reject a damaged journal; the last line may be incomplete, because another worker is writing it."""
-    if not file.exists():
-        return
-    for number, line in enumerate(file.read_bytes().split(b"\n")[:-1], 1):
-        try:
-            json.loads(line)["op_code"]
-        except (ValueError, TypeError, KeyError) as cause:
-            raise CheckpointError(
-                f"expected a journal entry in line {number} of {file}, got {line[:40]!r}: move the file away and start "
-                "again; finished runs are measured again, but not trained again"
-            ) from cause
-
-
-def _distribution(axis: Sequence[Any] | Span) -> Any:
+def _distribution(axis: Axis) -> Any:
     distributions = need("optuna.distributions", extra="sweep")
-    if isinstance(axis, Span):
-        if axis.whole:
-            return distributions.IntDistribution(int(axis.low), int(axis.high), log=True)
-        return distributions.FloatDistribution(axis.low, axis.high, log=True)
-    return distributions.CategoricalDistribution(list(axis))
+    if not isinstance(axis, Span):
+        return distributions.CategoricalDistribution(list(axis))
+    if axis.whole:
+        return distributions.IntDistribution(int(axis.low), int(axis.high), log=True)
+    return distributions.FloatDistribution(axis.low, axis.high, log=True)
 
 
-def _grid(over: Mapping[str, Sequence[Any] | Span]) -> list[dict[str, Any]]:
+def _grid(over: Mapping[str, Axis]) -> list[dict[str, Any]]:
     """Every point of the grid."""
     axes = [axis for axis in over.values() if not isinstance(axis, Span)]
     if len(axes) < len(over):
         raise InvalidInput("a range low..high needs the number of points to try: --trials N")
     return [dict(zip(over, values, strict=True)) for values in itertools.product(*axes)]
-
-
-def _requeue_abandoned(study: Any, out: Path, *, keys: set[str]) -> None:
-    """Queue the points of dead workers again: running in the study, but their directory is not locked.
-
-    A trial without all `keys` is just being created by another worker.
-    """
-    optuna = need("optuna", extra="sweep")
-    for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
-        if set(trial.params) != keys:
-            continue
-        path = out / name_of(trial.params)
-        try:
-            path.mkdir(parents=True, exist_ok=True)  # a value may be a path
-            with locked(path):
-                study.tell(trial.number, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
-                study.enqueue_trial(trial.params)
-        except InUse:
-            continue
-
-
-def _tell(study: Any, trial: Any, found: Mapping[str, Any], **told: Any) -> None:
-    """Finish a trial, unless another worker took it for abandoned and queued it again.
-
-    That can happen while its directory is not locked: before the training, or after it. The run is not repeated.
-    """
-    with suppress(need("optuna.exceptions", extra="sweep").UpdateFinishedTrialError):
-        for key, value in found.items():
-            trial.set_user_attr(key, value)
-        study.tell(trial, **told, skip_if_finished=True)
-
-
-def _work_left(study: Any, trials: int | None) -> bool:
-    states = [trial.state.name for trial in study.get_trials(deepcopy=False)]
-    return "WAITING" in states or (trials is not None and len(states) - states.count("FAIL") < trials)
