@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Protocol
@@ -100,7 +101,7 @@ class IG:
 
     def _partial(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, chunk: list[tuple[float, float]]) -> Tensor:
         """Σ over the chunk's nodes of w_k · integrand(r(t_k)), all nodes as one batch."""
-        labels, weights = y.repeat(len(chunk)), [w for _, w in chunk]
+        labels, weights = y.repeat(len(chunk), *(1,) * (y.dim() - 1)), [w for _, w in chunk]
         flat = self.at == at_input and self.along == straight  # r' does not depend on t: it leaves the sum
         if flat and net.halves is not None and self.of in OF_THE_OUTPUT:
             return (x1 - x) * self._behind_stem(net, x, x1, labels, chunk)
@@ -159,7 +160,7 @@ class _Recomputed(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, work: tuple[list[Callable[..., Tensor]], Bound], *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, work: tuple[list[Callable[..., Tensor]], Bound | None], *tensors: Tensor) -> Tensor:
         ctx.work = work
         ctx.save_for_backward(*tensors)
         return _sum(part(*tensors) for part in work[0])
@@ -171,7 +172,7 @@ class _Recomputed(torch.autograd.Function):
         total: dict[int, Tensor] = {}
         again = torch.is_grad_enabled()  # whether this pass is itself differentiated
         # The backward pass may run long after the forward one: the network must be in eval mode again.
-        with second_order(net), torch.enable_grad():
+        with second_order(net) if net else nullcontext(), torch.enable_grad():
             for part in parts:
                 # Fresh views, so that the derivative in x does not include what x' owes to x.
                 tensors = [t.view_as(t) if again else t.detach() for t in ctx.saved_tensors]
@@ -183,6 +184,14 @@ class _Recomputed(torch.autograd.Function):
                 for i, each in zip(wanted, found, strict=True):
                     total[i] = total[i] + each if i in total else each
         return (None, *(total.get(i) for i in range(len(ctx.saved_tensors))))
+
+
+def recomputed(parts: list[Callable[..., Tensor]], *tensors: Tensor) -> Tensor:
+    """Σ of parts of the tensors; more than one are computed again in the backward pass instead of kept."""
+    if len(parts) == 1:
+        return parts[0](*tensors)
+    out: Tensor = _Recomputed.apply((parts, None), *tensors)  # type: ignore[no-untyped-call]
+    return out
 
 
 def _sum(parts: Iterable[Tensor]) -> Tensor:

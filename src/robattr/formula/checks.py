@@ -80,16 +80,11 @@ def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor) -> int:
         if z.shape != x.shape:
             raise InvalidInput(f"expected x and {name} of one shape, got {tuple(x.shape)} and {tuple(z.shape)}")
         _check_alike(f"x and {name}", x, z)
-    if not isinstance(y, Tensor) or y.dtype not in (
-        torch.int64,
-        torch.int32,
-        torch.int16,
-        torch.int8,
-        torch.uint8,
-    ):
+    kinds = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+    if not isinstance(y, Tensor) or not (y.dtype in kinds or y.is_floating_point()):
         got = f"a tensor of {y.dtype}" if isinstance(y, Tensor) else type(y).__name__
         raise InvalidInput(f"expected integer class labels y, got {got}: use y.long()")
-    if y.shape != x.shape[:1]:
+    if not y.is_floating_point() and y.shape != x.shape[:1]:
         raise InvalidInput(f"expected labels of shape ({len(x)},), one per example, got {tuple(y.shape)}")
     if y.device != x.device:
         raise InvalidInput(f"expected x and y on one device, got {x.device} and {y.device}: use y.to(x.device)")
@@ -101,6 +96,15 @@ def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor) -> int:
             f"expected logits of shape (B, classes), got {got} for B = 1: wrap the model so that it returns them"
         )
     classes = logits.shape[1]
+    if y.is_floating_point():  # soft labels, or targets of regression
+        if y.shape != (len(x), classes) and not (classes == 1 and y.shape == x.shape[:1]):
+            raise InvalidInput(
+                f"expected integer class labels y of shape ({len(x)},), or real targets of shape "
+                f"({len(x)}, {classes}), one per output, got {y.dtype} of shape {tuple(y.shape)}: use y.long()"
+            )
+        if not torch.isfinite(y).all():
+            raise InvalidInput("y holds NaN or infinite values: clean the data first")
+        return classes
     low, high = int(y.min()), int(y.max())
     if classes == 1 and high > 0:
         check_classes(classes)

@@ -35,6 +35,10 @@ class AtInput:
     def integrand(self, of: Scalar, net: Bound, z: Tensor, dz: Tensor, y: Tensor) -> Tensor:
         return input_gradient(of, net, z, y) * dz
 
+    def slope(self, of: Scalar, net: Bound, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """∂f/∂x (z) and z."""
+        return input_gradient(of, net, z, y), z
+
 
 @dataclass(frozen=True)
 class AtOutput:
@@ -70,6 +74,17 @@ class AtLayer:
             (back,) = _grad(h, v, u, create_graph=True)
             (velocity,) = _grad(back, u, dz, create_graph=wanted)
         return slope * velocity
+
+    def slope(self, of: Scalar, net: Bound, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """∂g/∂h (h(z)) and h(z)."""
+        wanted = torch.is_grad_enabled()
+        with torch.enable_grad():
+            v = z if z.requires_grad else z.detach().requires_grad_()
+            value, h = self._forward(of, net, v, y)
+            if not h.requires_grad or not value.requires_grad:
+                raise no_gradient()
+            (slope,) = _grad(per_example(value, z).sum(), h, create_graph=wanted)
+        return slope, h if wanted else h.detach()
 
     def _forward(self, of: Scalar, net: Bound, v: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """f(v) and h(v), in one graph."""

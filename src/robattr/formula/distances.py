@@ -1,0 +1,138 @@
+"""The distance C of two maps: C(a, b) -> (B,), and its composition with an attribution and a reference.
+
+    cosine @ (a, b)     the change C(a(x, x'), b(x, x')): `b` is any attribution, such as `clean(a)`, `frozen(a)`,
+                        `the_input`, `target(map)` or `uniform`
+    cosine @ a          short for cosine @ (a, clean(a)): how far the map moves from x to x'
+
+A size s is a distance too: `s @ (a, b)` is s(a − b), so `l1 @ (a, clean(a))` is ‖a(x') − a(x)‖₁. Any function of two
+(B, n) arrays that returns (B,) becomes a distance by `Distance(function)`, also as a decorator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+
+import torch
+from torch import Tensor
+
+from robattr.errors import InvalidInput
+from robattr.formula.attribution import IG, Attribution, recomputed
+from robattr.formula.change import Change, Compared, clean
+from robattr.formula.network import per_example
+from robattr.formula.sizes import pair
+
+BLOCK = 2**22
+"""How many pairs of pixels `kendall` holds at once, over all examples."""
+
+
+@dataclass(frozen=True)
+class Distance:
+    """C(a, b) for two maps of one shape (B, ...), which `of` sees as (B, n): one number per example."""
+
+    of: Callable[[Tensor, Tensor], Tensor]
+    name: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.of):
+            raise InvalidInput(f"Distance expects a function of two (B, n) arrays that returns (B,), got {self.of!r}")
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        if a.shape != b.shape:
+            raise InvalidInput(f"{self} expects two maps of one shape, got {tuple(a.shape)} and {tuple(b.shape)}")
+        return per_example(self.of(a.reshape(len(a), -1), b.reshape(len(b), -1)), a, self)
+
+    def __matmul__(self, maps: Attribution | tuple[Attribution, Attribution]) -> Change:
+        if isinstance(maps, IG):
+            raise InvalidInput(
+                f"`{self} @ a` compares a(x') with a(x), and a path IG from x is 0 at x: use BaselineIG(IG(...)), or "
+                f"give the reference, as in {self} @ (IG(...), target(map))"
+            )
+        if callable(maps):
+            maps = (maps, clean(maps))
+        return Change.of(Compared(self, *pair(repr(self), maps)))
+
+    def __repr__(self) -> str:
+        return self.name or getattr(self.of, "__name__", repr(self.of))
+
+
+def _unit(a: Tensor) -> Tensor:
+    """a/‖a‖₂, and 0 for a zero map (the floor 1e-12 keeps the derivative finite there)."""
+    return a / a.square().sum(1, keepdim=True).clamp_min(1e-24).sqrt()
+
+
+def _centred(a: Tensor) -> Tensor:
+    return a - a.mean(1, keepdim=True)
+
+
+cosine = Distance(lambda a, b: 1.0 - (_unit(a) * _unit(b)).sum(1), "cosine")
+"""1 − ⟨a, b⟩/(‖a‖₂‖b‖₂), in [0, 2]; 1 where a map is zero."""
+
+pearson = Distance(lambda a, b: 1.0 - (_unit(_centred(a)) * _unit(_centred(b))).sum(1), "pearson")
+"""1 − r(a, b), Pearson's correlation: the cosine distance of the centred maps."""
+
+kl = Distance(
+    lambda a, b: (b.softmax(1) * (b.log_softmax(1) - a.log_softmax(1))).sum(1),
+    "kl",
+)
+"""KL(softmax(b) ‖ softmax(a)), the reference first: `kl @ logits` is TRADES' KL(p(x) ‖ p(x'))."""
+
+
+@dataclass(frozen=True)
+class SoftKendall:
+    """1 − mean over pairs i ≠ j of tanh(α(a_i − a_j)) · tanh(α(b_i − b_j))."""
+
+    alpha: float
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        n = a.shape[1]
+        rows = max(1, BLOCK // max(1, a.numel()))
+
+        def block(first: int) -> Callable[..., Tensor]:
+            def agreement(a: Tensor, b: Tensor) -> Tensor:
+                apart = (v[:, first : first + rows, None] - v[:, None, :] for v in (a, b))
+                u, v = (torch.tanh(self.alpha * each) for each in apart)
+                return (u * v).sum((1, 2))
+
+            return agreement
+
+        return 1.0 - recomputed([block(i) for i in range(0, n, rows)], a, b) / max(1, n * (n - 1))
+
+
+def kendall(alpha: float = 10.0) -> Distance:
+    """1 − τ_α(a, b): a differentiable Kendall distance, 1 − mean_{i≠j} tanh(αΔa_ij) · tanh(αΔb_ij).
+
+    As α → ∞ it becomes 1 − Kendall's τ-a (without ties). Maps are taken as they are: α counts in their units. The pairs
+    are computed in blocks, again in the backward pass, so that memory is linear in the number of pixels.
+    """
+    if not isinstance(alpha, Real) or not 0.0 < alpha < float("inf"):
+        raise InvalidInput(f"kendall expects a finite slope α > 0, got {alpha!r}")
+    return Distance(SoftKendall(float(alpha)), f"kendall({alpha:g})")
+
+
+@dataclass(frozen=True)
+class RankMargin:
+    """Σ over neighbours of rank k of (lower − higher) values of a, in the order of b."""
+
+    k: int
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        k, n = self.k, a.shape[1]
+        if not 2 * k <= n:
+            raise InvalidInput(f"rank_margin({k}) expects maps of at least {2 * k} values, got {n}")
+        ranked = a.gather(1, b.detach().argsort(dim=1, descending=True, stable=True)[:, : 2 * k])
+        kth = ranked[:, k - 1]
+        # Σ_{i<k} (a_k − a_i) + Σ_{1≤j≤k} (a_{k+j} − a_k): of a_k, (k − 1) − k = −1 is left
+        return ranked[:, k:].sum(1) - ranked[:, : k - 1].sum(1) - kth
+
+
+def rank_margin(k: int) -> Distance:
+    """Σ_{(p,q) ∈ P} (a_q − a_p), P = {(i, k): i < k} ∪ {(k, k + j): 1 ≤ j ≤ k} by the rank of b, largest first (R2ET).
+
+    Negative where a keeps the top k of b apart from the rest. The ranks are constants: `rank_margin(k) @ (a, clean(a))`
+    freezes them at x.
+    """
+    if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
+        raise InvalidInput(f"rank_margin expects a whole number k ≥ 1, got {k!r}")
+    return Distance(RankMargin(int(k)), f"rank_margin({k})")
