@@ -57,6 +57,7 @@ from robattr.formula import pearson as pearson
 from robattr.formula import polyline as polyline
 from robattr.formula import power as power
 from robattr.formula import probability as probability
+from robattr.formula import radau as radau
 from robattr.formula import rank_margin as rank_margin
 from robattr.formula import right as right
 from robattr.formula import runner_up as runner_up

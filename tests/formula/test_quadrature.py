@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robattr import Rule, gauss_legendre, left, midpoint, right
+from robattr import Rule, gauss_legendre, left, midpoint, radau, right
 from robattr.errors import InvalidInput
 
-FAMILIES = {"left": left, "right": right, "midpoint": midpoint, "gauss_legendre": gauss_legendre}
+FAMILIES = {"left": left, "right": right, "midpoint": midpoint, "gauss_legendre": gauss_legendre, "radau": radau}
 
 
 @given(family=st.sampled_from(sorted(FAMILIES)), m=st.integers(1, 100))
@@ -36,6 +36,17 @@ def test_gauss_legendre_is_exact_to_degree_2m_minus_1(m: int, degree: int) -> No
     if degree <= 2 * m - 1:
         assert value == pytest.approx(1.0 / (degree + 1), abs=1e-13)
     elif degree == 2 * m:
+        assert value != pytest.approx(1.0 / (degree + 1), abs=1e-18)
+
+
+@given(m=st.integers(1, 12), degree=st.integers(0, 23))
+def test_radau_is_exact_to_degree_2m_minus_2_and_ends_at_one(m: int, degree: int) -> None:
+    rule = radau(m)
+    assert rule.nodes[-1] == 1.0
+    value = sum(w * t**degree for t, w in zip(rule.nodes, rule.weights, strict=True))
+    if degree <= 2 * m - 2:
+        assert value == pytest.approx(1.0 / (degree + 1), abs=1e-12)
+    elif degree == 2 * m - 1:
         assert value != pytest.approx(1.0 / (degree + 1), abs=1e-18)
 
 

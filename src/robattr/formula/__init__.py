@@ -44,6 +44,7 @@ from robattr.formula.quadrature import Rule as Rule
 from robattr.formula.quadrature import gauss_legendre as gauss_legendre
 from robattr.formula.quadrature import left as left
 from robattr.formula.quadrature import midpoint as midpoint
+from robattr.formula.quadrature import radau as radau
 from robattr.formula.quadrature import right as right
 from robattr.formula.scalars import cross_entropy as cross_entropy
 from robattr.formula.scalars import logit as logit

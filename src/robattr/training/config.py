@@ -10,7 +10,7 @@ import torch
 from robattr import objectives
 from robattr.errors import InvalidInput, nearest
 from robattr.formula import PGD, Distributional, Everywhere, L2Ball, LinfBall, LpBall, Robust, displacement, l2, power
-from robattr.formula.quadrature import Rules, gauss_legendre, left, midpoint, right
+from robattr.formula.quadrature import Rules, gauss_legendre, left, midpoint, radau, right
 from robattr.training import schedules
 
 Method = Literal[
@@ -44,7 +44,7 @@ class TrainConfig:
     step_size: float = 0.01
     m: int = 50  # path points in the update
     m_attack: int = 10  # path points in each attack step
-    rule: Literal["left", "right", "midpoint", "gauss-legendre"] = "midpoint"
+    rule: Literal["left", "right", "midpoint", "gauss-legendre", "radau"] = "midpoint"
     chunk: int | None = None  # path points held in memory at once; None: all
     power: float = 1.0  # q of input-gradient regularisation ‖∇ℓ‖_q^q
     gamma: float = 1.0  # γ of the Wasserstein form; initial value under dual ascent
@@ -246,7 +246,9 @@ KINDS: dict[str, Any] = get_type_hints(TrainConfig)
 CHOICES: dict[str, tuple[str, ...]] = {
     name: get_args(kind) for name, kind in KINDS.items() if get_origin(kind) is Literal
 }
-RULES: dict[str, Rules] = {"left": left, "right": right, "midpoint": midpoint, "gauss-legendre": gauss_legendre}
+RULES: dict[str, Rules] = {
+    "left": left, "right": right, "midpoint": midpoint, "gauss-legendre": gauss_legendre, "radau": radau,
+}  # fmt: skip
 BOOKKEEPING = (
     "recipe", "deterministic", "compile", "log_every", "validate_every", "checkpoint_every", "keep", "tensorboard",
 )  # fmt: skip
