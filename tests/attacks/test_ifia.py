@@ -283,7 +283,7 @@ def test_a_captum_method_can_be_scored(case) -> None:
     def attribute(model, x: Tensor, y: Tensor) -> Tensor:
         return captum.InputXGradient(model).attribute(x.clone().requires_grad_(), target=y)
 
-    theirs = IFIA(net, EPS, ALPHA, 4, k=K, map=from_callable(attribute), guide=gradient_input())(x, y)
+    theirs = IFIA(net, EPS, ALPHA, 4, k=K, map=from_callable(attribute, guide=gradient_input()))(x, y)
     ours = IFIA(net, EPS, ALPHA, 4, k=K, map=gradient_input())(x, y)
     torch.testing.assert_close(theirs.score, ours.score, rtol=0, atol=1e-12)
     torch.testing.assert_close(theirs.perturbed, ours.perturbed, rtol=0, atol=1e-12)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from robattr.attacks import PGDAttack
-from robattr.errors import InvalidInput, UnsupportedModel
+from robattr.errors import UnsupportedModel
 from robattr.formula import cross_entropy, margin
 
 
@@ -35,19 +35,14 @@ def test_reaches_the_corner_of_a_linear_model(linear, loss) -> None:
     away = (w[1 - y] - w[y]).view_as(X)
     found = PGDAttack(linear, 0.1, 0.05, 6, loss=loss)(X, y)
     torch.testing.assert_close(found, X + 0.1 * away.sign())
-    by_l2 = PGDAttack(linear, 0.1, 0.1, 60, norm="L2", loss=loss)(X, y)
-    direction = away / away.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
-    torch.testing.assert_close(by_l2, X + 0.1 * direction, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("norm", ["Linf", "L2"])
-def test_stays_in_the_ball_and_the_range(curved, norm) -> None:
+def test_stays_in_the_ball_and_the_range(curved) -> None:
     y = curved(X).argmax(dim=1)
-    found = PGDAttack(curved, 2.0, 0.5, 5, norm=norm, restarts=2, bounds=(0.3, 0.7))(X, y)
+    found = PGDAttack(curved, 0.2, 0.05, 5, restarts=2, bounds=(0.3, 0.7))(X, y)
     assert found.min() >= 0.3
     assert found.max() <= 0.7
-    size = (found - X).flatten(1).norm(dim=1) if norm == "L2" else (found - X).flatten(1).abs().amax(dim=1)
-    assert size.max() <= 2.0 + 1e-9
+    assert (found - X).abs().max() <= 0.2 + 1e-9
 
 
 def test_more_restarts_and_keeping_the_best_never_weaken_it(curved) -> None:
@@ -69,8 +64,6 @@ def test_examples_carry_their_own_randomness(curved) -> None:
     whole = attack(X, y, ids=range(20, 26))
     torch.testing.assert_close(attack(X[[3]], y[[3]], ids=[23]), whole[[3]])
     assert not torch.equal(attack(X[[3]], y[[3]], ids=[24]), whole[[3]])
-    still = replace(attack, random_start=False, alpha=0.0)
-    assert torch.equal(still(X, y), X)
 
 
 def test_leaves_the_model_as_it_was(curved) -> None:
@@ -78,11 +71,6 @@ def test_leaves_the_model_as_it_was(curved) -> None:
     PGDAttack(curved, 0.1, 0.02, 2)(X, curved(X).argmax(dim=1))
     assert curved.training
     assert all(p.requires_grad and p.grad is None for p in curved.parameters())
-
-
-def test_bad_settings_are_refused(linear) -> None:
-    with pytest.raises(InvalidInput, match="did you mean 'Linf'"):
-        PGDAttack(linear, 0.1, 0.1, 1, norm="linf")(X, torch.zeros(6, dtype=torch.long))
 
 
 @pytest.mark.parametrize("around", [torch.inference_mode, None])

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from robattr.attacks import passes, per_example_rng
-from robattr.attacks.attack_losses import loss_reference
-from robattr.attacks.checks import check_attack
 from robattr.attacks.maps import AttributionMap, constant_along_ray, integrated_gradients, orderable
+from robattr.attacks.pgd import check_attack
 from robattr.engine.batch_size import rows_that_fit
 from robattr.errors import InvalidInput
 from robattr.formula.ascent import APGD, PGD, Ascent, RandomSigns
@@ -72,7 +71,7 @@ class IFIA:
         x_{t+1} = Π(x_t + α·sign ∇_x J(S̃(x_t))),   Π onto the L∞ ball of radius ε and the pixel range
 
     S̃ is the map of the softplus twin (`beta`; with `relative`, of the relative twin; inf is the true net, whose maps
-    are constant almost everywhere) and J the loss of `kind` (see `attack_losses`). Every iterate is scored on the true
+    are constant almost everywhere) and J the loss of `kind` (see `passes`). Every iterate is scored on the true
     net. Iterates that change the prediction are not eligible, but the ascent continues from them; among the others the
     strictly lowest Kendall correlation with the clean map wins.
 
@@ -80,7 +79,6 @@ class IFIA:
                       "ball": every restart starts at a uniform random point of the ball
     adaptive          APGD (momentum and step halving) instead of PGD
     keep              weight of the term −keep·relu(margin), which turns the ascent back where the prediction flips
-    guide             the map to differentiate when `map` is not differentiable
     source            the net that gives the gradients instead of `model` (a transfer attack)
     measures          scores of (clean, perturbed) maps, 1 = equal; the first one selects the iterate
     batch             compile the passes for batches of that many examples, and pad shorter ones; None runs eagerly
@@ -97,7 +95,6 @@ class IFIA:
     k: int = 100
     restarts: int = 1
     map: AttributionMap = field(default_factory=integrated_gradients)
-    guide: AttributionMap | None = None
     beta: float = 1.0
     relative: bool = False
     bounds: tuple[float, float] = (0.0, 1.0)
@@ -111,9 +108,7 @@ class IFIA:
     batch: int | None = None
 
     def __call__(self, x: Tensor, y: Tensor, *, ids: Sequence[int] | None = None) -> AttackResult:
-        check_attack(
-            x, y, ids, bounds=self.bounds, alpha=self.alpha, steps=self.steps, restarts=self.restarts, seed=self.seed
-        )
+        check_attack(self, x, y, ids)
         x, y = x.detach(), y.long()  # steps are counted in tensors like y
         names = torch.arange(len(x)) if ids is None else torch.as_tensor(ids)
         short = self.can_shorten(x).cpu()
@@ -143,7 +138,7 @@ class IFIA:
     ) -> Iterator[Iterate]:
         """The points after each step from `start`; `clean` and `label` are the maps and predictions at x."""
         attack_gradient, map_and_logits = self._passes(x)
-        r = loss_reference(self.kind, clean, partial(self._twin_map, x, y), k=self.k, target=self.target)
+        r = passes.loss_reference(self.kind, clean, partial(self._twin_map, x, y), k=self.k, target=self.target)
         within, rand = LinfBall(self.eps, self.bounds), per_example_rng.rand_like(rows, self.seed, 1)
         for z in self._ascent().iterates(lambda z: attack_gradient(z, y, r, label), x, within, start=start, rand=rand):
             map, logits = map_and_logits(z, y)
@@ -168,7 +163,7 @@ class IFIA:
 
     @property
     def _guide(self) -> AttributionMap:
-        return self.guide or self.map.guide or self.map
+        return self.map.guide or self.map
 
     def _ascent(self) -> Ascent:
         if self.kind == "random":

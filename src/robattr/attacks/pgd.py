@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from robattr.attacks import per_example_rng
-from robattr.attacks.checks import check_attack
-from robattr.errors import InvalidInput, nearest
+from robattr.errors import InvalidInput
 from robattr.formula.ascent import APGD, PGD, Ascent, grad_and_value
-from robattr.formula.neighbourhoods import L2Ball, LinfBall, Neighbourhood
+from robattr.formula.neighbourhoods import LinfBall, check_bounds
 from robattr.formula.network import Model, bind, second_order
 from robattr.formula.scalars import Scalar, cross_entropy
-
-BALLS: dict[str, Callable[[float, tuple[float, float]], Neighbourhood]] = {"Linf": LinfBall, "L2": L2Ball}
 
 
 @dataclass(frozen=True)
 class PGDAttack:
-    """x' ← Π(x' + α·sign ∇ℓ(x', y)), `steps` times, in the ε-ball and the pixel range.
+    """x' ← Π(x' + α·sign ∇ℓ(x', y)), `steps` times, in the L∞ ball of radius ε and the pixel range.
 
     `PGDAttack(model, eps, alpha, steps)(x, y) -> x_adv`. As in the reference the last iterate is kept; with `best`, the
     one of the highest loss. Of several restarts, each example keeps its worst point: misclassified points first, then
@@ -32,8 +30,6 @@ class PGDAttack:
     eps: float
     alpha: float
     steps: int
-    random_start: bool = True
-    norm: str = "Linf"
     restarts: int = 1
     loss: Scalar = cross_entropy
     bounds: tuple[float, float] = (0.0, 1.0)
@@ -42,9 +38,7 @@ class PGDAttack:
     seed: int = 0
 
     def __call__(self, x: Tensor, y: Tensor, *, ids: Sequence[int] | None = None) -> Tensor:
-        check_attack(
-            x, y, ids, bounds=self.bounds, alpha=self.alpha, steps=self.steps, restarts=self.restarts, seed=self.seed
-        )
+        check_attack(self, x, y, ids)
         x = x.detach()
         rows = [(i,) for i in (range(len(x)) if ids is None else ids)]
         wide = (-1, *(1,) * (x.dim() - 1))
@@ -59,14 +53,12 @@ class PGDAttack:
         return worst
 
     def _candidates(self, net: Model, x: Tensor, y: Tensor, rows: Sequence[per_example_rng.Row]) -> Iterator[Tensor]:
-        if self.norm not in BALLS:
-            raise InvalidInput(f"unknown norm {self.norm!r}: {nearest(self.norm, BALLS)}")
-        within = BALLS[self.norm](self.eps, self.bounds)
+        within = LinfBall(self.eps, self.bounds)
         ascent: Ascent = APGD(self.steps, 2 * self.eps) if self.adaptive else PGD(self.steps, self.alpha)
         grad = grad_and_value(lambda z: self.loss(net, z, y))
         for restart in range(self.restarts):
             rand = per_example_rng.rand_like(rows, self.seed, restart)
-            last = within.start(x, rand) if self.random_start else x
+            last = within.start(x, rand)
             for z in ascent.iterates(grad, x, within, start=last, rand=rand):
                 if self.best:
                     yield z
@@ -78,3 +70,19 @@ class PGDAttack:
         loss = self.loss(net, z, y)
         wrong = net(z).argmax(dim=1) != y
         return torch.where(wrong, 1.0, -1.0) + loss.atan() / 2
+
+
+def check_attack(attack: Any, x: Tensor, y: Tensor, ids: Sequence[int] | None) -> None:
+    """Reject an empty batch, labels or ids of another length, and settings that cannot attack."""
+    if not len(x):
+        raise InvalidInput("expected at least one example to attack, got none")
+    for name, each in (("labels", y), ("ids", ids)):
+        if each is not None and len(each) != len(x):
+            raise InvalidInput(f"expected {len(x)} {name}, one per example, got {len(each)}")
+    for name, least in (("alpha", 0), ("steps", 1), ("restarts", 1), ("seed", 0)):
+        value = getattr(attack, name)
+        if not value >= least:
+            raise InvalidInput(f"expected {name} of at least {least}, got {value}")
+        if name != "alpha" and not isinstance(value, int):
+            raise InvalidInput(f"expected {name} to be a whole number, got {value!r}")
+    check_bounds(x, attack.bounds)

@@ -17,12 +17,15 @@ from robattr.errors import InvalidInput
 Floats = NDArray[np.float64]
 Score = float | None  # None is how records write a NaN
 
+LEVEL = 0.95
+TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+RESAMPLES = 10_000
 _BLOCK = 1 << 22  # draws held in memory at a time
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value, its confidence interval [low, high], and the numbers of examples used and excluded (NaN)."""
+    """A value, its 95% interval [low, high], and the numbers of examples used and excluded (NaN)."""
 
     value: float
     low: float
@@ -43,7 +46,7 @@ class Comparison:
     unpaired: int
 
 
-def mean(values: Iterable[Score], *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> Estimate:
+def mean(values: Iterable[Score], *, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
     """The mean and its percentile bootstrap interval (Efron): quantiles of the means of samples with replacement.
 
     Equal to `scipy.stats.bootstrap(method="percentile")` with the same generator. One value has a mean but no
@@ -58,14 +61,14 @@ def mean(values: Iterable[Score], *, level: float = 0.95, resamples: int = 10_00
         return Estimate(value, np.nan, np.nan, 1, excluded)
     rng = np.random.default_rng(seed)
     means = _in_blocks(resamples, n, lambda some: kept[rng.integers(0, n, (some, n))].mean(1))
-    low, high = np.quantile(means, _tails(level))
+    low, high = np.quantile(means, TAILS)
     return Estimate(value, float(low), float(high), n, excluded)
 
 
-def proportion(hits: Iterable[Score], *, level: float = 0.95) -> Estimate:
+def proportion(hits: Iterable[Score]) -> Estimate:
     """A share p = hits/n with Wilson's score interval, for accuracies:
 
-        (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n),   z the normal quantile of the level.
+        (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n),   z the normal quantile of the tail.
 
     It keeps its coverage near 0 and 1, where a bootstrap of few examples collapses to a point.
     """
@@ -76,69 +79,52 @@ def proportion(hits: Iterable[Score], *, level: float = 0.95) -> Estimate:
     if n == 0:
         return Estimate(np.nan, np.nan, np.nan, 0, excluded)
     p = float(kept.mean())
-    z = NormalDist().inv_cdf(float(_tails(level)[1]))
+    z = NormalDist().inv_cdf(TAILS[1])
     centre, half = p + z * z / (2 * n), z * float(np.sqrt(p * (1 - p) / n + z * z / (4 * n * n)))
     low, high = ((centre + side) / (1 + z * z / n) for side in (-half, half))
     return Estimate(p, max(0.0, min(low, p)), min(1.0, max(high, p)), n, excluded)
 
 
-def paired(
-    first: Mapping[int, Score],
-    second: Mapping[int, Score],
-    *,
-    level: float = 0.95,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> Comparison:
+def paired(first: Mapping[int, Score], second: Mapping[int, Score]) -> Comparison:
     """Compare two models example by example; `first` and `second` map an example's id to its score.
 
     Pairs whose score is NaN for either model are excluded and counted. The p-value is two-sided: if the models were
     equal, every difference could as well have the other sign, so it is the share of sign patterns whose mean is at
-    least as far from 0 as the observed one. All patterns are tried if there are at most `resamples`; else that many
-    random ones, and p = (1 + number as far)/(1 + resamples).
+    least as far from 0 as the observed one. All patterns are tried if there are at most RESAMPLES; else that many
+    random ones, and p = (1 + number as far)/(1 + RESAMPLES).
     """
     shared = sorted(first.keys() & second.keys())
     unpaired = len(first) + len(second) - 2 * len(shared)
     if not shared:
         raise InvalidInput("expected two evaluations of the same examples, got no id in common: evaluate both alike")
     differences = _floats(second[i] for i in shared) - _floats(first[i] for i in shared)
-    difference = mean(differences, level=level, resamples=resamples, seed=seed)
-    kept, _ = _finite(differences)
-    return Comparison(difference, _sign_flip(kept, resamples=resamples, seed=seed), unpaired)
+    return Comparison(mean(differences), _sign_flip(_finite(differences)[0]), unpaired)
 
 
-def _sign_flip(d: Floats, *, resamples: int, seed: int) -> float:
+def _sign_flip(d: Floats) -> float:
     n = len(d)
     if n == 0:
         return float("nan")
     total = d.sum()
     # Equal sums in another order may differ in the last bits: they count as equally far.
     threshold = abs(total) - 1e-12 * np.abs(d).sum()
-    if 2**n <= resamples:
+    if 2**n <= RESAMPLES:
         flipped = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
         return float(np.mean(np.abs(total - 2 * (flipped @ d)) >= threshold))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
 
     def sums(some: int) -> Floats:
         flips = rng.integers(0, 2, (some, n), dtype=np.bool_)
         return np.asarray(total - 2 * (flips @ d), dtype=np.float64)
 
-    far = np.abs(_in_blocks(resamples, n, sums)) >= threshold
-    return float((1 + far.sum()) / (1 + resamples))
+    far = np.abs(_in_blocks(RESAMPLES, n, sums)) >= threshold
+    return float((1 + far.sum()) / (1 + RESAMPLES))
 
 
 def _in_blocks(resamples: int, n: int, draw: Callable[[int], Floats]) -> Floats:
     """`resamples` statistics from `draw(some)`, each over n examples, a bounded block at a time."""
-    if resamples < 1:
-        raise InvalidInput(f"expected at least 1 resample, got {resamples}: 10,000 is the usual number")
     step = max(1, _BLOCK // n)
     return np.concatenate([draw(min(step, resamples - done)) for done in range(0, resamples, step)])
-
-
-def _tails(level: float) -> Floats:
-    if not 0 < level < 1:
-        raise InvalidInput(f"expected a confidence level between 0 and 1, got {level}: 0.95 is the usual one")
-    return np.array([(1 - level) / 2, (1 + level) / 2])
 
 
 def _finite(values: Iterable[Score]) -> tuple[Floats, int]:

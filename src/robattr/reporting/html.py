@@ -57,12 +57,12 @@ def page(
         opening = [s for run in found for s in audit_sections.opening(run, of=run.name if len(runs) > 1 else "")]
         closing = [s for run in found for s in audit_sections.closing(run, of=run.name if len(runs) > 1 else "")]
     groups = group_evaluations(runs)
+    by_dataset = {name: [run for run in runs if run.dataset == name] for name in (run.dataset for run in runs)}
     script = _resource("explorer.js")
-    template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
-        _resource("page.html.j2")
-    )
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"plain": lambda value: _plain(portable(value)), "shown": _shown}
     with need("matplotlib", extra="report").rc_context({**STYLE, "svg.fonttype": "none"}):
-        html: str = template.render(
+        html: str = environment.from_string(_resource("page.html.j2")).render(
             title=title,
             version=__version__,
             source=SOURCE,
@@ -70,13 +70,18 @@ def page(
             script=_safe(script),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             data=_safe(embedded({"colours": _ramp(), "groups": explorer(groups)})),
-            groups=[_group(group) for group in groups],
+            groups=[(group, finding(group), table([group])) for group in groups],
+            alarms=alarms,
+            attack=_attack,
+            box_plots=_box_plots,
+            score_charts=lambda group, x, label: _charts(score_panels(group, x), x_label=label),
+            training={name: _charts(training_panels(of), x_label="training step") for name, of in by_dataset.items()},
             led=led,
             probed=PROBED,
             opening=opening,
             closing=closing,
-            training=_training(runs),
-            runs=[_about(run) for run in runs],
+            runs=runs,
+            evaluated=EVALUATED,
             differing=_differing(runs),
             commands=_commands(runs),
         )
@@ -106,18 +111,9 @@ def embedded(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _group(group: Group) -> dict[str, Any]:
+def _box_plots(group: Group) -> list[str]:
     drawn = {label: boxes(group, [key]) for key, label in scores(group).items()}
-    return {
-        "group": group,
-        "finding": finding(group),
-        "alarms": alarms(group),
-        "attack": _attack(group),
-        "table": table([group]),
-        "boxes": [inline_svg(figure, name=f"Box plot of {label}") for label, figure in drawn.items() if figure],
-        "eps": _charts(score_panels(group, "eps"), x_label="radius ε"),
-        "steps": _charts(score_panels(group, "iterations"), x_label="attack iterations"),
-    }
+    return [inline_svg(figure, name=f"Box plot of {label}") for label, figure in drawn.items() if figure]
 
 
 def _attack(group: Group) -> str:
@@ -138,39 +134,16 @@ def _charts(panels: Sequence[Panel], *, x_label: str) -> list[str]:
     return [inline_svg(figure, name=f"{label} against {x_label}") for label, figure in drawn.items() if figure]
 
 
-def _training(runs: Sequence[RunResults]) -> list[tuple[str, list[str]]]:
-    """(dataset, charts) for each training dataset with a log."""
-    by_dataset = {name: [run for run in runs if run.dataset == name] for name in (run.dataset for run in runs)}
-    made = [(name, _charts(training_panels(of), x_label="training step")) for name, of in by_dataset.items()]
-    return [(name, charts) for name, charts in made if charts]
-
-
-def _about(run: RunResults) -> dict[str, Any]:
-    return {
-        "name": run.name,
-        "path": _shown(run.path),
-        "config": {key: _plain(portable(value)) for key, value in run.config.items()},
-        "environment": {key: _plain(portable(value)) for key, value in run.environment.items()},
-        "evaluations": [
-            {key: _plain(portable(e.summary[key])) for key in EVALUATED if e.summary.get(key) is not None}
-            for e in run.evaluations
-        ],
-    }
-
-
 def _commands(runs: Sequence[RunResults]) -> list[str]:
     """The commands that made the runs, their evaluations and this page, each once and in that order."""
     trained = [run.environment.get("command") for run in runs]
     evaluated = [e.summary.get("command") for run in runs for e in run.evaluations]
-    sources = [source for run in runs for source in _sources(run)]
+    sources = []  # directories or records
+    for run in runs:
+        records = [e.source for e in run.evaluations if e.source.parent != run.path / "records"]
+        sources += records or [run.path]
     rendered = f"robattr report {' '.join(shlex.quote(_shown(source)) for source in sources)} -o report.html"
     return list(dict.fromkeys(portable(str(command)) for command in [*trained, *evaluated, rendered] if command))
-
-
-def _sources(run: RunResults) -> list[Path]:
-    """The paths a run was read from: its directory, or its records."""
-    records = [e.source for e in run.evaluations if e.source.parent != run.path / "records"]
-    return records or [run.path]
 
 
 def _shown(path: Path) -> str:
