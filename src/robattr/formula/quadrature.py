@@ -74,7 +74,7 @@ def radau(m: int) -> Rule:
     nodes = np.sort(legendre.legroots([0.0] * (m - 1) + [-1.0, 1.0]))  # the roots of P_m − P_{m−1}; the last is 1
     weights = (1.0 + nodes) / (m * legendre.legval(nodes, [0.0] * (m - 1) + [1.0])) ** 2
     nodes[-1], weights[-1] = 1.0, 2.0 / m**2
-    return Rule(tuple((0.5 * (nodes + 1.0)).tolist()), tuple((0.5 * weights).tolist()))
+    return Rule(tuple((0.5 * (nodes + 1.0)).tolist()), tuple((weights / weights.sum()).tolist()))
 
 
 def _equal(m: int, offset: float) -> Rule:
