@@ -17,6 +17,7 @@ import torch
 from robattr.data.batches import AUGMENTATION, MIRROR, ORDER, generator
 from robattr.engine.processes import World
 from robattr.errors import InvalidInput
+from robattr.formula import Rho, cross_entropy
 from robattr.training.checkpoint import listed
 from robattr.training.config import Method, TrainConfig
 from robattr.training.loop import train
@@ -45,6 +46,15 @@ CASES |= {
     for name, (run, _) in CASES.items()
     if name.endswith("fp32 batch-norm") and run.method != "natural"
 }
+
+
+def own_objective(model, x, y, *, rand):
+    """An objective of the user's: the loss at a random point near x."""
+    loss = cross_entropy(model, x + 0.1 * rand(x), y)
+    return Rho(loss, 0 * loss, x)
+
+
+CASES["own fp64"] = replace(BASE, precision="fp64").with_objective(own_objective), {"norm": True}
 TOLERANCE = {"fp64": 1e-10, "fp32": 1e-4}
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from robattr.engine.files import write_atomically
 from robattr.engine.processes import join
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation.summary import compare
-from robattr.formula import Distributional
 from robattr.metrics.intervals import Comparison
 from robattr.reporting import audit_sections
 from robattr.reporting.audit_sections import Section
@@ -40,10 +38,6 @@ from robattr.training.setup import check_state
 
 CALLED = "robattr.harden(model, data, ...)  # in Python, with the settings listed above"
 WEIGHTS = {"ig-norm": 1.0, "ig-sum-norm": 0.1}  # the paper's λ and β
-OBJECTIVE_KEYS = (
-    "weight", "weight_ramp", "eps_ramp", "norm", "attack_steps", "step_size", "m", "m_attack", "rule", "chunk", "power",
-    "gamma", "budget", "gamma_rate",
-)  # fmt: skip
 ARGUMENTS = {
     "dataset": "data", "model": "model", "recipe": "objective", "method": "objective", "warm_start": "model",
     **{key: key for key in ("eps", "steps", "batch", "lr", "seed", "chunk")},
@@ -65,23 +59,6 @@ class Hardened:
     after: Verdict | None
     difference: Mapping[str, Comparison]
     page: Path | None
-
-
-@dataclass(frozen=True)
-class CustomConfig(TrainConfig):
-    """A training config whose objective is a value, not a name."""
-
-    given: Objective | None = field(default=None, compare=False)
-
-    def objective(self, bounds: tuple[float, float] = (0.0, 1.0)) -> Objective:
-        """The objective; a copy of a distributional one, because dual ascent changes its γ."""
-        assert self.given is not None
-        return replace(self.given) if isinstance(self.given, Distributional) else self.given
-
-    def as_dict(self) -> dict[str, Any]:
-        """The config with the text of the objective: a run is not continued with another one."""
-        plain = {key: list(value) if isinstance(value, tuple) else value for key, value in _shallow(self).items()}
-        return {**plain, "method": "custom", "objective": re.sub(r" at 0x[0-9a-f]+", "", repr(self.given))}
 
 
 def harden(
@@ -161,7 +138,7 @@ def harden(
         before = record(
             tuned, given, settings, place / "before", config=config, world=world, command=command or CALLED, watch=watch
         )
-        if run.second_order and not isinstance(run, CustomConfig):
+        if run.second_order and run.own is None:
             fits = chunk_that_fits(tuned, given.pixels(given.train.images[:1]).to(world.device), m=run.m, batch=batch)
             begun = RunDirectory(place / "hardened")  # a run continues with its own chunk, on any machine
             fits = read_config(begun).get("chunk") if begun.config.exists() else fits
@@ -204,12 +181,9 @@ def _run(
     run = keys.change(quick, {**named, **changes})
     if isinstance(objective, str):
         return run
-    if idle := sorted({*changes} & {*OBJECTIVE_KEYS}):
-        raise InvalidInput(
-            f"{', '.join(idle)} would have no effect on an objective of your own: build it with them, or name one, "
-            'objective="ig-sum-norm"'
-        )
-    return CustomConfig(**_shallow(run), given=objective)
+    own = run.with_objective(objective)
+    keys.check_reached(own, changes)
+    return own
 
 
 def _check_begun(run: TrainConfig, begun: RunDirectory, place: Path) -> None:
@@ -228,10 +202,6 @@ def _write_preprocessing(tuned: WrappedModel, here: RunDirectory) -> None:
     here.path.mkdir(parents=True, exist_ok=True)
     content = {"mean": tuned.mean.tolist(), "std": tuned.std.tolist()}
     write_atomically(here.preprocessing, (json.dumps(content, indent=2) + "\n").encode())
-
-
-def _shallow(run: TrainConfig) -> dict[str, Any]:
-    return {f.name: getattr(run, f.name) for f in fields(TrainConfig)}
 
 
 def _restored(tuned: WrappedModel, model: nn.Module) -> nn.Module:

@@ -27,6 +27,12 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of the weights, the batches and the attacks.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where datasets are kept.")]
 Precision = Annotated[str | None, typer.Option(help="fp32, tf32, bf16 or fp64.")]
+Objective = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:FUNCTION", help="Your own objective: a function that returns it (docs/write_your_own.md)."
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -39,6 +45,7 @@ def train(
     recipe: Recipe = None,
     set_: Set = None,
     config: Config = None,
+    objective: Objective = None,
     out: Annotated[Path | None, typer.Option(help="The run directory (default: runs/DATASET/METHOD-seedN).")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out; start it if there is none.")
@@ -63,7 +70,7 @@ def train(
             typer.echo(f"{name:32} {recipes.summary(name)}")
         return
     words = [*(set_ or []), *_flags(seed=seed, precision=precision)]
-    run = resolve(recipe, config=config, words=words, resumed=out if resume else None)
+    run = resolve(recipe, config=config, words=words, objective=objective, resumed=out if resume else None)
     out = out or _default_out(run)
     if dry_run:
         _describe(run, out)
@@ -144,6 +151,7 @@ def sweep(
     ] = 100,
     set_: Set = None,
     config: Config = None,
+    objective: Objective = None,
     device: Device = "auto",
     seed: Seed = None,
     data_dir: DataDir = None,
@@ -159,7 +167,8 @@ def sweep(
 
     if not over:
         raise InvalidInput("a sweep needs at least one --over KEY=VALUE,VALUE,…, for example --over m=10,20,50")
-    run = resolve(recipe, config=config, words=[*(set_ or []), *_flags(seed=seed, precision=precision)])
+    words = [*(set_ or []), *_flags(seed=seed, precision=precision)]
+    run = resolve(recipe, config=config, words=words, objective=objective)
     axes = parse_axes(over)
     if trials is None:
         check_grid(run, axes)
@@ -186,8 +195,18 @@ def sweep(
         raise typer.Exit(128 + stopped_by)
 
 
-def resolve(recipe: str | None, *, config: Path | None, words: list[str], resumed: Path | None = None) -> TrainConfig:
+def resolve(
+    recipe: str | None,
+    *,
+    config: Path | None,
+    words: list[str],
+    objective: str | None = None,
+    resumed: Path | None = None,
+) -> TrainConfig:
     """The configuration of a command: the recipe, changed by the file, changed by the words.
+
+    `objective` names an objective of the user's, which takes the place of the method. Only this name is imported,
+    never one in a file.
 
     Without a recipe, the file must name one (`recipe = "mnist/ig-norm"`), or set at least the dataset and the method.
     A resumed run has such a file.
@@ -195,6 +214,7 @@ def resolve(recipe: str | None, *, config: Path | None, words: list[str], resume
     from robattr import recipes
     from robattr.training import settings
     from robattr.training.config import TrainConfig
+    from robattr.training.custom import named as named_objective
 
     file: dict[str, Any] = {}
     if config is not None:
@@ -212,7 +232,12 @@ def resolve(recipe: str | None, *, config: Path | None, words: list[str], resume
         raise InvalidInput(f"unknown recipe {name!r}; {nearest(name, recipes.names())}")
     else:
         raise InvalidInput("no recipe given: try robattr train fashion-mini/ig-norm (robattr train --list shows all)")
-    return settings.change_by_words(settings.change(base, file), words)
+    if objective is None:
+        return settings.change_by_words(settings.change(base, file), words)
+    file = {key: value for key, value in file.items() if key not in settings.OBJECTIVE}
+    run = settings.change_by_words(settings.change(base, file).with_objective(named_objective(objective)), words)
+    own = objective.rpartition(":")[2].replace("_", "-").replace(".", "-")
+    return replace(run, recipe=f"{run.dataset}/{own}")
 
 
 def _flags(*, seed: int | None, precision: str | None) -> list[str]:

@@ -44,14 +44,19 @@ def from_factory(ref: str) -> nn.Module:
     The current directory is importable, as with `python -m`. This runs the user's code: never pass a name that
     came with a file. If the name is a module object, not a function, it is returned.
     """
-    if not re.fullmatch(f"{NAME}:{NAME}", ref):
-        raise InvalidInput(f"expected 'package.module:factory', got {ref!r}; for example 'my_nets:make_net'")
-    where, _, what = ref.partition(":")
-    found = _attribute(_import(where), what, ref)
+    found = import_named(ref, example="my_nets:make_net")
     model = found if isinstance(found, nn.Module) else _call(found, ref)
     if not isinstance(model, nn.Module):
         raise UnsupportedModel(f"expected {ref!r} to return a torch.nn.Module, got {type(model).__name__}")
     return model
+
+
+def import_named(ref: str, *, example: str) -> Any:
+    """What "package.module:name" names; the current directory is importable. This runs the user's code."""
+    if not re.fullmatch(f"{NAME}:{NAME}", ref):
+        raise InvalidInput(f"expected 'package.module:factory', got {ref!r}; for example {example!r}")
+    where, _, what = ref.partition(":")
+    return _attribute(_import(where), what, ref)
 
 
 def _import(name: str) -> Any:

@@ -3,8 +3,9 @@
     RUN/checkpoints/step-000000500-9f86d081884c7d65.pt
 
 A file contains tensors and plain values, so `torch.load(path, weights_only=True)` reads it: the parameters and
-buffers, the optimiser, the step, γ of a distributional objective, the averaged weights and the configuration. There is
-no other state: the learning rate, the ramps, the batch and every random number are functions of (seed, step).
+buffers, the optimiser, the step, γ of a distributional objective, the averaged weights and the configuration, with the
+text of an objective of the user's and the hash of its source. There is no other state: the learning rate, the ramps,
+the batch and every random number are functions of (seed, step).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from robattr.models.architecture import RENAMED
 from robattr.training.config import TrainConfig
 
 FORMAT = 1  # increase it when older versions cannot continue from new files
+WORDS = {"custom": "the objective", "custom_source": "the hash of its source"}
 NAME = re.compile(r"step-(\d{9})-([0-9a-f]{16})\.pt")
 
 
@@ -118,7 +120,9 @@ def differences(run: TrainConfig, config: Mapping[str, Any]) -> str:
     was = {**TrainConfig().as_dict(), **config}
     was["model"] = RENAMED.get(was["model"], was["model"])
     return ", ".join(
-        f"{key} is {value!r}, was {was[key]!r}" for key, value in run.decisive().items() if was[key] != value
+        f"{WORDS.get(key, key)} is {value!r}, was {was[key]!r}"
+        for key, value in run.decisive().items()
+        if was[key] != value
     )
 
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 
 from robattr import objectives
 from robattr.errors import InvalidInput, nearest
-from robattr.formula import PGD, Distributional, Everywhere, L2Ball, LinfBall, LpBall, Robust, displacement, l2, power
+from robattr.formula import PGD, Everywhere, L2Ball, LinfBall, LpBall, displacement, l2, power
 from robattr.formula.quadrature import Rules, gauss_legendre, left, midpoint, radau, right
+from robattr.training import custom as customs
 from robattr.training import schedules
+from robattr.training.custom import Custom
+from robattr.training.custom import Objective as Objective
 
 Method = Literal[
     "natural", "madry", "ig-norm", "ig-sum-norm", "input-gradient", "loss-output", "sinha", "distributional-ig"
 ]  # fmt: skip
-
-Objective = Robust | Distributional
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,10 @@ class TrainConfig:
     full: bool = False  # also train on the validation split: for final runs, after every choice is made
     mirror: bool = False  # flip each image left to right with probability 1/2 at every visit
     model: str = ""  # a built-in network, "package.module:function", or "" for the dataset's default
-    method: Method = "natural"
+    method: Literal[Method, "custom"] = "natural"  # custom: the objective is given as a value (`with_objective`)
+    custom: str = ""  # its text, by which a resumed run knows it
+    custom_source: str = ""  # the hash of its source
+    own: Custom | None = field(default=None, repr=False)  # that objective; not a key, never in a file
 
     # ρ = ℓ + λ·max over N(x, ε) of s(IG)
     weight: float = 1.0  # λ of IG-NORM; β of IG-SUM-NORM
@@ -109,18 +113,16 @@ class TrainConfig:
                 raise InvalidInput(f"{name} must be two increasing steps (start, end), got {ramp}")
 
     def at(self, step: int) -> TrainConfig:
-        """The configuration with λ, ε and the step size as their ramps set them at `step`.
-
-        The value of input-gradient regularisation does not depend on ε, which must not be 0: ε has no ramp there.
-        """
+        """The configuration with λ, ε and the step size as their ramps set them at `step`."""
         if not (self.weight_ramp or self.eps_ramp):
             return self
-        factor = 1.0 if self.method == "input-gradient" else schedules.ramp(step, self.eps_ramp)
+        weight, eps = schedules.ramp(step, self.weight_ramp), schedules.ramp(step, self.eps_ramp)
         return replace(
             self,
-            weight=self.weight * schedules.ramp(step, self.weight_ramp),
-            eps=self.eps * factor,
-            step_size=self.step_size * factor,
+            weight=self.weight * weight,
+            eps=self.eps * eps,
+            step_size=self.step_size * eps,
+            own=self.own and replace(self.own, scales=(weight, eps)),
         )
 
     def rate(self, step: int) -> float:
@@ -139,6 +141,8 @@ class TrainConfig:
 
     def objective(self, bounds: tuple[float, float] = (0.0, 1.0)) -> Objective:
         """ρ for inputs within `bounds`. The cost of the Wasserstein forms is c(x, x') = ‖x' − x‖₂²."""
+        if self.own is not None:
+            return self.own.objective(self, bounds)
         ball = LinfBall(self.eps, bounds) if self.norm == "linf" else L2Ball(self.eps, bounds)
         by = PGD(self.attack_steps, self.step_size)
         rule = RULES[self.rule]
@@ -153,7 +157,7 @@ class TrainConfig:
             case "ig-sum-norm":
                 return objectives.ig_sum_norm(self.weight, ball, by, self.m, self.m_attack, rule=rule, chunk=self.chunk)
             case "input-gradient":
-                return objectives.input_gradient(self.weight, self.power, self._dual_ball(), PGD(1, FAR * self.eps))
+                return objectives.input_gradient(self.weight, self.power, self._dual_ball(), PGD(1, FAR))
             case "loss-output":
                 return objectives.loss_output(ball, by)
             case "sinha":
@@ -164,20 +168,39 @@ class TrainConfig:
                     spread, self.budget, cost, by, self.weight, within=Everywhere(bounds), rate=self.gamma_rate
                 )
                 return replace(found, gamma=torch.tensor(self.gamma, dtype=torch.float64))
+            case "custom":
+                raise InvalidInput(
+                    f"the configuration names an objective of your own, {self.custom or 'without its text'}, which no "
+                    "file contains: give it again, with --objective package.module:function or objective=…"
+                )
+
+    def with_objective(self, objective: Objective | Custom) -> TrainConfig:
+        """The configuration with an objective of the user's in the place of the method's."""
+        own = objective if isinstance(objective, Custom) else customs.custom(objective)
+        changed = replace(self, method="custom", custom=own.text, custom_source=own.source, own=own)
+        changed.at(0).objective()  # a factory that fails, or a ramp without effect, is refused before the run begins
+        return changed
 
     def _dual_ball(self) -> LinfBall | LpBall:
-        """The ball of the dual exponent p, 1/p + 1/q = 1, without bounds: no network sees its points.
+        """The unit ball of the dual exponent p, 1/p + 1/q = 1, without bounds: no network sees its points.
 
-        The maximum of ⟨∇ℓ(x), x' − x⟩ over it is ε‖∇ℓ(x)‖_q. One step far beyond the ball, projected back, reaches it.
+        The maximum of ⟨∇ℓ(x), x' − x⟩ over it is ‖∇ℓ(x)‖_q. One step far beyond the ball, projected back, reaches it.
         """
-        return LinfBall(self.eps, None) if self.power == 1 else LpBall(self.eps, self.power / (self.power - 1), None)
+        return LinfBall(1.0, None) if self.power == 1 else LpBall(1.0, self.power / (self.power - 1), None)
+
+    def uses(self, key: str) -> bool:
+        """Whether the objective depends on a number such as `weight`, which Madry's does not."""
+        if self.own is not None and not self.own.follows_config:
+            return False
+        changed = replace(self, **{key: 2 * getattr(self, key) + 1})
+        return changed.objective() != self.objective()
 
     def unreached(self) -> list[str]:
         """Notes on settings whose full value a shortened run never reaches (λ, ε, the learning rate)."""
         ends = []
-        if self.weight_ramp and self.method in USES_WEIGHT:
+        if self.weight_ramp and self.uses("weight"):
             ends.append(("weight", "weight_ramp", self.weight_ramp[1]))
-        if self.eps_ramp and self.method in USES_EPS:
+        if self.eps_ramp and self.uses("eps"):
             ends.append(("eps", "eps_ramp", self.eps_ramp[1]))
         if self.schedule in USES_WARMUP:
             ends.append(("lr", "warmup", self.warmup))
@@ -191,10 +214,10 @@ class TrainConfig:
         """What to change after a divergence (the paper: training does not converge if λ is too large)."""
         lower = [f"rates (η, now {self.rates})" if self.schedule == "piecewise" else f"lr (η, now {self.lr:g})"]
         add = ["clip"]
-        if self.method in USES_WEIGHT:
+        if self.uses("weight"):
             lower.insert(0, f"weight (λ, now {self.weight:g})")
             add.append("weight_ramp")
-        if self.method in USES_EPS:
+        if self.uses("eps"):
             lower.append(f"eps (ε, now {self.eps:g})")
             add.append("eps_ramp")
         return f"Lower {', '.join(lower)}; or set {' or '.join(add)}"
@@ -209,23 +232,16 @@ class TrainConfig:
 
     @property
     def second_order(self) -> int:
-        """Second-order gradients per example and update, which dominate the cost of a step.
-
-        Attack steps × path points in the attack, plus path points in the update.
-        """
-        match self.method:
-            case "ig-norm" | "ig-sum-norm":
-                return self.attack_steps * self.m_attack + self.m
-            case "distributional-ig":
-                return self.attack_steps * self.m + self.m
-            case "input-gradient":
-                return 2
-            case _:
-                return 0
+        """Second-order gradients per example and update, which dominate the cost of a step."""
+        return customs.second_order(self.objective())
 
     def as_dict(self) -> dict[str, Any]:
         """The configuration as plain JSON values, as in `config.json` and every checkpoint."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "own"}
+        if self.own is not None and self.own.factory is not None:  # what it makes may depend on other modules
+            made = self.own.objective(self, (0.0, 1.0))
+            found["custom_source"] = customs.source_of(self.own.factory, customs.text_of(made), made)
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in found.items()}
 
     def decisive(self) -> dict[str, Any]:
         """The settings that determine the weights; runs that agree on them can continue each other.
@@ -242,7 +258,7 @@ def check_choice(name: str, value: object) -> None:
         raise InvalidInput(f"{name} cannot be {value!r}; {nearest(str(value), CHOICES[name])}")
 
 
-KINDS: dict[str, Any] = get_type_hints(TrainConfig)
+KINDS: dict[str, Any] = {key: kind for key, kind in get_type_hints(TrainConfig).items() if key != "own"}
 CHOICES: dict[str, tuple[str, ...]] = {
     name: get_args(kind) for name, kind in KINDS.items() if get_origin(kind) is Literal
 }
@@ -253,8 +269,6 @@ BOOKKEEPING = (
     "recipe", "deterministic", "compile", "log_every", "validate_every", "checkpoint_every", "keep", "tensorboard",
 )  # fmt: skip
 FAR = 1e4  # step of input-gradient regularisation, in radii: the random start keeps a share of 1e-4
-USES_WEIGHT = ("ig-norm", "ig-sum-norm", "input-gradient", "distributional-ig")  # methods
-USES_EPS = ("madry", "ig-norm", "ig-sum-norm", "loss-output")  # methods
 USES_WARMUP = ("linear", "cosine", "one-cycle")  # schedules: those that also depend on the number of steps
 MINIMUM = {
     "weight": 0, "eps": 0, "step_size": 0, "gamma": 0, "budget": 0, "gamma_rate": 0, "decay": 0, "warmup": 0,

@@ -20,7 +20,7 @@ from robattr.engine.processes import join
 from robattr.errors import Diverged
 from robattr.training import checkpoint
 from robattr.training.batchnorm import over_global_batch
-from robattr.training.config import TrainConfig
+from robattr.training.config import Objective, TrainConfig
 from robattr.training.log import Log
 from robattr.training.run_directory import claim
 from robattr.training.setup import init_or_resume, load_dataset, save, save_weights
@@ -42,6 +42,7 @@ def train(
     run: TrainConfig,
     out: str | Path,
     *,
+    objective: Objective | None = None,
     dataset: Dataset | None = None,
     model: nn.Module | None = None,
     device: str = "auto",
@@ -50,10 +51,12 @@ def train(
 ) -> Outcome:
     """Train as `run` says, in the directory `out`; with `resume`, continue the run in it, if there is one.
 
-    `dataset` and `model` replace those that `run` names; the model is trained in place. Under `torchrun` every
-    process makes the same call. A run that is killed and resumed ends with the same weights as an uninterrupted one,
-    on a CPU bit for bit.
+    `objective` replaces the method of `run`: any `Robust` or `Distributional`, or a function rho(model, x, y) that
+    returns a `Rho`. `dataset` and `model` replace those that `run` names; the model is trained in place. Under
+    `torchrun` every process makes the same call. A run that is killed and resumed ends with the same weights as an
+    uninterrupted one, on a CPU bit for bit.
     """
+    run = run if objective is None else run.with_objective(objective)
     with (
         join(device) as world,
         claim(Path(out), run, world=world, resume=resume) as here,

@@ -14,18 +14,24 @@ from typing import Any, get_args, get_origin
 from robattr._text import number
 from robattr.errors import InvalidInput, nearest
 from robattr.models.architecture import RENAMED
-from robattr.training.config import CHOICES, KINDS, USES_WARMUP, USES_WEIGHT, TrainConfig, check_choice
+from robattr.training.config import CHOICES, KINDS, USES_WARMUP, TrainConfig, check_choice
 
-USED_BY = {
-    "weight": ("method", USES_WEIGHT), "weight_ramp": ("method", USES_WEIGHT), "warmup": ("schedule", USES_WARMUP),
-    "rates": ("schedule", ("piecewise",)), "boundaries": ("schedule", ("piecewise",)),
-}  # fmt: skip
-"""Keys that only some methods or schedules use. Files may contain them anyway: `config.json` has every key."""
+SCHEDULES = {"warmup": USES_WARMUP, "rates": ("piecewise",), "boundaries": ("piecewise",)}
+"""Keys that only some schedules use. Files may contain them anyway: `config.json` has every key."""
+OBJECTIVE = ("method", "custom", "custom_source")
+FORMULA = (
+    "weight", "eps", "norm", "attack_steps", "step_size", "m", "m_attack", "rule", "chunk", "power", "gamma", "budget",
+    "gamma_rate",
+)  # fmt: skip
+"""Keys that the methods build their objectives with."""
 
 
 def change(run: TrainConfig, settings: Mapping[str, Any]) -> TrainConfig:
     """`run` with `settings` as read from TOML or JSON; rejects unknown keys and wrong types."""
-    changed = replace(run, **{key: _typed(key, _kind(key), value) for key, value in settings.items()})
+    typed = {key: _typed(key, _kind(key), value) for key, value in settings.items()}
+    if run.own is not None:  # a file does not replace the objective that the user gave
+        typed = {key: value for key, value in typed.items() if key not in OBJECTIVE}
+    changed = replace(run, **typed)
     changed = replace(changed, model=RENAMED.get(changed.model, changed.model))
     if "lr" in settings and "rates" not in settings and changed.schedule == "piecewise":
         raise InvalidInput("lr has no effect on a piecewise schedule: set rates=…, or schedule=constant with lr")
@@ -39,11 +45,35 @@ def change_by_words(run: TrainConfig, words: Iterable[str]) -> TrainConfig:
         raise InvalidInput(
             f"cannot set recipe: write robattr train {settings['recipe']}, or name the recipe in the --config file"
         )
+    if given := next((key for key in OBJECTIVE if key in settings and (run.own or key != "method")), None):
+        raise InvalidInput(f"cannot set {given}: give an objective of your own by --objective package.module:function")
+    check_reached(run, settings)
     changed = change(run, settings)
-    for key, (field, using) in USED_BY.items():
-        if settings.get(key) and (chosen := getattr(changed, field)) not in using:
-            raise InvalidInput(f"{key} has no effect with {field}={chosen}: set {field}={using[0]}, or omit {key}")
+    for key, using in SCHEDULES.items():
+        if settings.get(key) and changed.schedule not in using:
+            raise InvalidInput(
+                f"{key} has no effect with schedule={changed.schedule}: set schedule={using[0]}, or omit {key}"
+            )
+    for key in ("weight", "weight_ramp"):
+        if settings.get(key) and not _uses_weight(changed, key):
+            raise InvalidInput(f"{key} has no effect with method={changed.method}: set method=ig-norm, or omit {key}")
     return changed
+
+
+def check_reached(run: TrainConfig, keys: Iterable[str]) -> None:
+    """Reject keys that would have no effect on the objective of the user's that `run` has."""
+    if run.own is None or run.own.follows_config:
+        return
+    if idle := sorted({*keys} & {*FORMULA}):
+        raise InvalidInput(
+            f"{', '.join(idle)} would have no effect on an objective of your own: build it with them, or name a "
+            "function of `config`, which has them, or a method"
+        )
+
+
+def _uses_weight(run: TrainConfig, key: str) -> bool:
+    """Whether λ is part of the objective; a ramp also scales the λ of an objective of the user's."""
+    return run.uses("weight") or (key == "weight_ramp" and run.own is not None)
 
 
 def parse_word(word: str) -> tuple[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from inspect import signature
 from math import isfinite
 from typing import Any
 
@@ -15,9 +16,10 @@ from robattr.data import Dataset
 from robattr.engine import Step, precision
 from robattr.engine.processes import Rand, World
 from robattr.errors import Diverged, InvalidInput
-from robattr.formula import IG, Change, Distributional, Rho, at_output
+from robattr.formula import IG, Change, Distributional, Rho, Robust, at_output
 from robattr.formula.change import Measured
 from robattr.training.config import Objective, TrainConfig
+from robattr.training.custom import as_rho
 
 READ_EVERY = 20  # steps on a GPU between two looks at the metrics
 
@@ -143,11 +145,16 @@ class StepMetrics:
 
     def record(self, state: TrainState, run: TrainConfig) -> dict[str, float]:
         """A line of `metrics.jsonl`, after the update."""
-        now = run.at(state.step - 1)
+        now, objective = run.at(state.step - 1), state.objective
         line = {
             "loss": self.loss, "penalty": self.penalty, "value": self.value, "accuracy": self.accuracy,
             "lr": run.rate(state.step - 1), "weight": now.weight, "eps": now.eps, "grad_norm": self.grad_norm,
         }  # fmt: skip
+        if run.own is not None:  # the keys of the run may not be those of the objective
+            own = {"weight": getattr(objective, "weight", None)}
+            own["eps"] = getattr(getattr(objective, "within", None), "radius", None)
+            line = {key: value for key, value in line.items() if key not in own}
+            line |= {key: float(value) for key, value in own.items() if value is not None}
         if has_ig(state.objective):
             line["ig"] = self.ig
         return line if state.gamma is None else {**line, "cost": self.cost, "gamma": float(state.gamma)}
@@ -220,8 +227,14 @@ def _read(means: Tensor, norm: Tensor, *, step: int) -> StepMetrics:
 def backward(state: TrainState, x: Tensor, y: Tensor, *, rand: Rand) -> Rho:
     """Σ ρ over the batch; adds its gradient to every `parameter.grad`."""
     objective = state.objective
-    if not isinstance(objective, Distributional):
+    if isinstance(objective, Robust):
         return state.engine(objective, x, y, rand=rand)
+    if not isinstance(objective, Distributional):
+        given = {"rand": rand} if "rand" in signature(objective).parameters else {}
+        with precision(state.engine.arithmetic, x.device.type):
+            rho = as_rho(objective(state.model, x, y, **given), x)
+            rho.value.sum().backward()
+        return replace(rho, loss=rho.loss.detach(), penalty=rho.penalty.detach())
     rho = state.engine(objective.lagrangian, x, y, rand=rand)
     with precision(state.engine.arithmetic, x.device.type):
         return objective.dual(rho, state.model, x, y)
@@ -267,6 +280,8 @@ def size_of_ig(objective: Objective, model: nn.Module, x: Tensor, worst: Tensor,
 
 
 def _sizes(objective: Objective) -> list[Measured]:
+    if not isinstance(objective, Robust | Distributional):
+        return []
     terms = [term for _, term in objective.change.terms]
     return [
         term

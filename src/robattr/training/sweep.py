@@ -20,7 +20,7 @@ from robattr._extras import need
 from robattr.engine.files import InUse, locked, write_atomically, write_json
 from robattr.errors import CheckpointError, Diverged, InvalidInput
 from robattr.training import settings
-from robattr.training.config import KINDS, TrainConfig
+from robattr.training.config import KINDS, Objective, TrainConfig
 from robattr.training.loop import train
 
 Point = Mapping[str, Any]
@@ -106,6 +106,7 @@ def sweep(
     prepare: Prepare = lambda run, path: run,
     by: str = "",
     trials: int | None = None,
+    objective: Objective | None = None,
     device: str = "auto",
     data_dir: str | Path | None = None,
 ) -> tuple[list[Result], int | None]:
@@ -113,8 +114,10 @@ def sweep(
 
     Returns the results, and the signal that stopped the sweep, if any. `full` is switched off, because runs are
     compared on the validation split. `by` describes `measure`: scores are reused only under the same description.
+    `objective` replaces the method, as in `train`.
     """
-    out, run = Path(out), replace(run, full=False)
+    out = Path(out)
+    run = replace(run if objective is None else run.with_objective(objective), full=False)
     if trials is None:
         check_grid(run, over)
     around = {key: value for key, value in {**run.decisive(), "steps": run.steps}.items() if key not in over}
