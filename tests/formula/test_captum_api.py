@@ -123,7 +123,7 @@ def test_another_path() -> None:
         ({"target": 0, "internal_batch_size": "4"}, InvalidInput, "internal_batch_size"),
         ({"target": [0, 1, 2]}, InvalidInput, "one for each of 2 inputs"),
         ({"target": "cat"}, InvalidInput, "integer target"),
-        ({"target": True}, InvalidInput, "integer target"),
+        ({"target": True}, InvalidInput, "integer class labels"),
         ({"target": 0, "baselines": torch.tensor(0.0)}, InvalidInput, "baseline"),
         ({"target": 0, "baselines": "black"}, InvalidInput, "a number or a tensor"),
         ({"target": 0, "baselines": torch.full((2, 6), float("nan"))}, InvalidInput, "NaN"),
@@ -138,7 +138,7 @@ def test_inputs_that_do_not_fit() -> None:
     net = TwoInputs()
     with pytest.raises(InvalidInput, match="one batch size"):
         IntegratedGradients(net).attribute((torch.randn(2, 3), torch.randn(3, 2, 5)), target=0)
-    with pytest.raises(InvalidInput, match="batch size"):
+    with pytest.raises(InvalidInput, match="at least one example"):
         IntegratedGradients(mlp()).attribute(torch.randn(0, 6), target=0)
     with pytest.raises(InvalidInput, match=r"float64 on cpu and torch\.float32"):
         IntegratedGradients(mlp()).attribute(torch.randn(2, 6).double(), target=0)
@@ -147,5 +147,5 @@ def test_inputs_that_do_not_fit() -> None:
 def test_a_layer_that_is_not_there() -> None:
     with pytest.raises(InvalidInput, match="not a submodule"):
         PathLayerIG(mlp(), nn.Linear(2, 2)).attribute(torch.randn(2, 6), target=0)
-    with pytest.raises(UnsupportedModel, match="output of shape"):
+    with pytest.raises(UnsupportedModel, match="logits of shape"):
         IntegratedGradients(lambda x: x[:, None, :]).attribute(torch.randn(2, 6), target=0)
