@@ -25,7 +25,7 @@ from robattr.evaluation import Protocol, paper, scaled
 from robattr.evaluation.evaluate_batch import evaluate_batch
 from robattr.evaluation.protocol import is_paper_dataset
 from robattr.models import zoo
-from robattr.models.weights_file import locate
+from robattr.models.weights_file import SPEC, locate
 from robattr.training import settings
 from robattr.training.config import TrainConfig
 from robattr.training.run_directory import RunDirectory, read_config
@@ -66,7 +66,7 @@ def open_run(reference: str | Path, *, dataset: str | None = None, data_dir: str
         config = _stored_config(weights)
     data = _data(config, dataset, data_dir, of=reference)
     # A function that a weights file names is not called: the file may be a stranger's, a run directory is the user's.
-    if config and directory.config.is_file() and (":" in config.model or not models.has_spec(weights)):
+    if config and directory.config.is_file() and (":" in config.model or SPEC not in models.read_metadata(weights)):
         model = models.load_weights(build_model(config, data), weights)
     else:
         model = models.read_model(weights)

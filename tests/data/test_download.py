@@ -20,6 +20,7 @@ from robattr.cli import app
 from robattr.data import catalog, download, mnist
 from robattr.data.dataset import Remote
 from robattr.data.files import sha256
+from robattr.engine.files import InUse
 from robattr.errors import DataError, InvalidInput
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
@@ -188,7 +189,7 @@ def test_two_downloads_of_one_file_do_not_mix(server: Server, tmp_path: Path) ->
     server.files["/f.zip"] = CONTENT
     with (tmp_path / "partial-f.zip").open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(DataError, match="another process"):
+        with pytest.raises(InUse, match="another process"):
             get(tmp_path / "f.zip", f"{server.address}/f.zip")
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from robattr._extras import need
 from robattr.data.catalog import folder, info
 from robattr.data.dataset import DatasetInfo, Remote
+from robattr.engine.files import lock
 from robattr.errors import DataError
 
 TIMEOUT = (10, 30)  # seconds to connect, and between two pieces
@@ -45,7 +43,7 @@ def fetch_file(remote: Remote, path: Path, *, of: DatasetInfo, progress: bool) -
             _retrieve(url, path, remote, progress=progress)
             return path
         except (OSError, DataError) as cause:  # every network error of requests is an OSError
-            failures.append(f"{url}: {_first_line(cause)}")
+            failures.append(f"{url}: {str(cause).partition(chr(10))[0] or type(cause).__name__}")
     tried = "; ".join(failures)
     raise DataError(
         f"could not fetch {of.name}/{remote.file} ({tried}). Put the file, got elsewhere, at {path} "
@@ -74,8 +72,9 @@ def _retrieve(url: str, path: Path, remote: Remote, *, progress: bool) -> None:
 
 def _download(url: str, part: Path, *, progress: bool) -> bool:
     """Complete `part`, from its present length if the server can resume; whether it was resumed."""
-    requests = need("requests", extra="data")
-    with part.open("ab") as file, _alone(file, part):
+    requests, tqdm = need("requests", extra="data"), need("tqdm", extra="data")
+    with part.open("ab") as file:
+        lock(file, f"another process is writing {part}: wait for it")  # two downloads into it at once would mix
         done = file.tell()
         headers = {"Accept-Encoding": "identity"}  # some stores unpack .gz on the way otherwise
         if done:
@@ -89,35 +88,11 @@ def _download(url: str, part: Path, *, progress: bool) -> bool:
                 file.truncate(0)
                 done = 0
             size = int(response.headers["Content-Length"]) + done if "Content-Length" in response.headers else None
-            with _bar(part.name.removeprefix("partial-"), done=done, total=size, shown=progress) as bar:
+            name, hidden = part.name.removeprefix("partial-"), not (progress and sys.stderr.isatty())
+            with tqdm.tqdm(desc=name, initial=done, total=size, unit="B", unit_scale=True, disable=hidden) as bar:
                 for piece in response.iter_content(PIECE):
                     file.write(piece)
                     bar.update(len(piece))
             if size is not None and file.tell() != size:
                 raise DataError(f"expected {size} bytes, got {file.tell()}")
             return resumed
-
-
-def _bar(name: str, *, done: int, total: int | None, shown: bool) -> Any:
-    tqdm = need("tqdm", extra="data")
-    hidden = not (shown and sys.stderr.isatty())
-    return tqdm.tqdm(desc=name, initial=done, total=total, unit="B", unit_scale=True, disable=hidden)
-
-
-@contextmanager
-def _alone(file: BinaryIO, part: Path) -> Iterator[None]:
-    """Lock the partial file: two downloads into it at once would mix."""
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as cause:
-        raise DataError(f"another process is writing {part}: wait for it") from cause
-    yield  # closing the file releases the lock
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

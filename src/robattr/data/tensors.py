@@ -79,28 +79,29 @@ def from_dataset(
 
 def gathered(dataset: Iterable[Any]) -> tuple[Tensor, Tensor]:
     """The items (x, y) of a `torch.utils.data.Dataset` as two tensors."""
-    if isinstance(dataset, DataLoader):
+    if isinstance(dataset, DataLoader | Mapping):
+        got = type(dataset).__name__
         raise InvalidInput(
-            "expected a dataset of (image, label), got a DataLoader, which yields batches: pass its .dataset"
+            f"expected a dataset of (image, label), got {got}: pass a loader's .dataset, or a pair (x, y)"
         )
-    if isinstance(dataset, Mapping):
-        raise InvalidInput(f"expected a dataset of (image, label), got {type(dataset).__name__}: pass the pair (x, y)")
+    source: Any = dataset
+    # By index where there is a length: not every map-style dataset ends iteration with an IndexError.
+    indexed = hasattr(source, "__getitem__") and hasattr(source, "__len__")
     images: list[Tensor] = []
     labels: list[int] = []
-    for index, item in enumerate(_items(dataset)):
-        if not isinstance(item, (tuple, list)) or len(item) < 2:
-            raise InvalidInput(f"item {index}: expected a pair (image, label), got {type(item).__name__}")
-        image = item[0] if isinstance(item[0], Tensor) else _tensor(item[0], index)
-        if images and image.shape != images[0].shape:
-            raise InvalidInput(
-                f"item {index}: expected shape {tuple(images[0].shape)} as in item 0, got "
-                f"{tuple(image.shape)}: resize in the transform"
-            )
-        images.append(image)
-        labels.append(_label(item[1], index))
+    for index, item in enumerate((source[i] for i in range(len(source))) if indexed else source):
+        try:
+            images.append(_tensor(item[0]))
+            labels.append(operator.index(item[1].item() if hasattr(item[1], "item") else item[1]))
+        except (TypeError, ValueError, RuntimeError, LookupError) as cause:
+            expected = "a pair (image, label), a tensor or an 8-bit Pillow image and a whole number"
+            raise InvalidInput(f"item {index}: expected {expected}: {cause}") from cause
     if not images:
         raise InvalidInput("expected a dataset with items, got an empty one")
-    return torch.stack(images), torch.tensor(labels)
+    try:
+        return torch.stack(images), torch.tensor(labels)
+    except RuntimeError as cause:
+        raise InvalidInput(f"expected images of one shape: {cause}: resize in the transform") from cause
 
 
 def partition(labels: Tensor, *, validation: float, test: float, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -141,29 +142,13 @@ def _checked_images(x: Tensor, bounds: tuple[float, float]) -> Tensor:
 def _checked_labels(x: Tensor, y: Tensor) -> Tensor:
     if y.shape != (len(x),) or y.is_floating_point() or y.is_complex():
         raise InvalidInput(f"expected {len(x)} whole-number labels (N,), got {tuple(y.shape)} of {y.dtype}")
-    if int(y.min()) < 0:
-        raise InvalidInput(f"expected labels from 0 on, got {int(y.min())}")
     return y.long()
 
 
-def _items(dataset: Iterable[Any]) -> Iterable[Any]:
-    """Items by index where there is a length: not every map-style dataset ends iteration with an IndexError."""
-    by_index: Any = dataset
-    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
-        return (by_index[index] for index in range(len(by_index)))
-    return dataset
-
-
-def _label(label: Any, index: int) -> int:
-    """A label as int, also from a tensor or array of one element; 1.7 and names are refused."""
-    try:
-        return operator.index(label.item() if hasattr(label, "item") else label)
-    except (TypeError, ValueError, RuntimeError) as cause:
-        raise InvalidInput(f"item {index}: expected a whole number as its label, got {label!r}") from cause
-
-
-def _tensor(image: Any, index: int) -> Tensor:
+def _tensor(image: Any) -> Tensor:
+    if isinstance(image, Tensor):
+        return image
     array: NDArray[Any] = np.array(image)
     if array.dtype != np.uint8 or array.ndim not in (2, 3):
-        raise InvalidInput(f"item {index}: expected a tensor or an 8-bit Pillow image, got {type(image).__name__}")
+        raise TypeError(f"expected an 8-bit image, got {type(image).__name__}")
     return torch.from_numpy(array if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1)))

@@ -7,13 +7,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from robattr.errors import CheckpointError
 
 
 class InUse(CheckpointError):
-    """Another process holds the directory."""
+    """Another process holds the directory or file."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -48,14 +48,18 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 @contextmanager
 def locked(path: Path, name: str = ".lock") -> Iterator[None]:
     """Hold a lock of a directory; the system frees it when this process ends, however it ends."""
+    with open(path / name, "w") as file:
+        lock(file, f"another process is writing to {path}: wait for it, or choose another --out")
+        yield
+
+
+def lock(file: IO[Any], message: str) -> None:
+    """Lock an open file until it is closed; InUse with `message` if another process has it."""
     try:
         import fcntl
     except ImportError:  # no such locks on this system
-        yield
         return
-    with open(path / name, "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise InUse(f"another process is writing to {path}: wait for it, or choose another --out") from error
-        yield
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise InUse(message) from error

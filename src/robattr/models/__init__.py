@@ -13,7 +13,6 @@ from robattr.models.resnet import resnet as resnet
 from robattr.models.resnet import scale_invariant as scale_invariant
 from robattr.models.smooth import Smooth as Smooth
 from robattr.models.smooth import smooth as smooth
-from robattr.models.weights_file import has_spec as has_spec
 from robattr.models.weights_file import load_weights as load_weights
 from robattr.models.weights_file import read_metadata as read_metadata
 from robattr.models.weights_file import read_model as read_model

@@ -42,12 +42,9 @@ class Spec:
     def from_json(text: str) -> Spec:
         try:
             read = json.loads(text)
-            name, arguments = read["name"], read["arguments"]
+            return Spec(str(read["name"]), dict(read["arguments"]))
         except (ValueError, KeyError, TypeError) as cause:
             raise InvalidInput(f"expected a network spec {{name, arguments}} in JSON, got {text[:80]!r}") from cause
-        if not isinstance(name, str) or not isinstance(arguments, dict):
-            raise InvalidInput(f"expected a name and named arguments in a network spec, got {text[:80]!r}")
-        return Spec(name, arguments)
 
 
 def architecture(build: Callable[P, N]) -> Callable[P, N]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import re
 import sys
 from collections.abc import Callable
@@ -64,10 +63,6 @@ def _import(name: str) -> Any:
     sys.path.insert(0, here)
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as cause:
-        if cause.name and (name == cause.name or name.startswith(f"{cause.name}.")):
-            raise InvalidInput(f"no module named {cause.name!r}, neither in {here} nor installed") from cause
-        raise InvalidInput(f"{name!r} was found, but it imports {cause.name!r}, which is not installed") from cause
     except Exception as cause:
         raise InvalidInput(f"importing {name!r} failed: {type(cause).__name__}: {cause}") from cause
     finally:
@@ -85,23 +80,9 @@ def _attribute(module: Any, path: str, ref: str) -> Any:
 def _call(make: Any, ref: str) -> Any:
     if not callable(make):
         raise UnsupportedModel(f"expected {ref!r} to be a function that returns a module, got {type(make).__name__}")
-    wanted = _required(make)
-    if wanted:
-        raise InvalidInput(
-            f"{ref!r} needs the arguments {', '.join(wanted)}: point to a function without arguments that passes them"
-        )
     try:
         return make()
     except RobattrError:
         raise
     except Exception as cause:
         raise UnsupportedModel(f"{ref!r} failed: {type(cause).__name__}: {cause}") from cause
-
-
-def _required(make: Any) -> list[str]:
-    try:
-        parameters = inspect.signature(make).parameters.values()
-    except ValueError:  # some builtins have no signature
-        return []
-    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [p.name for p in parameters if p.default is p.empty and p.kind not in optional]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,6 @@ def save_model(model: nn.Module, path: str | Path, metadata: Mapping[str, str] |
     notes = {"format": "pt", **(metadata or {})}
     if (spec := spec_of(model)) is not None:
         notes[SPEC] = spec.to_json()
-    wrong = [key for key, note in notes.items() if not isinstance(note, str)]
-    if wrong:
-        raise InvalidInput(f"expected metadata that maps str to str, got other values for {wrong}")
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_tensors(model.state_dict(), target, notes)
@@ -92,18 +90,8 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
 
 def read_metadata(ref: str | Path) -> dict[str, str]:
     """The metadata of a weights file (what `save_model` was given, and the spec), without reading its weights."""
-    safetensors = need("safetensors", extra="zoo")
-    path = locate(ref)
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            return dict(file.metadata() or {})
-    except (safetensors.SafetensorError, OSError) as cause:
-        raise CheckpointError(f"{path} is not a whole safetensors file: {cause}") from cause
-
-
-def has_spec(ref: str | Path) -> bool:
-    """Whether `read_model` can rebuild the network from its file alone."""
-    return SPEC in read_metadata(ref)
+    with _opened(locate(ref)) as file:
+        return dict(file.metadata() or {})
 
 
 def locate(ref: str | Path) -> Path:
@@ -139,13 +127,19 @@ def _with_sorted_header(content: bytes) -> bytes:
     return len(header).to_bytes(8, "little") + header + content[8 + length :]
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    safetensors, torch_side = need("safetensors", extra="zoo"), need("safetensors.torch", extra="zoo")
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    safetensors = need("safetensors", extra="zoo")
     try:
-        tensors: dict[str, Tensor] = torch_side.load_file(path)
+        with safetensors.safe_open(path, framework="pt") as file:
+            yield file
     except (safetensors.SafetensorError, OSError) as cause:
         raise CheckpointError(f"{path} is not a whole safetensors file: {cause}") from cause
-    return tensors
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    with _opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:

@@ -229,20 +229,16 @@ def _random_images(dataset: str, count: int, device: torch.device) -> tuple[torc
 def _time(work: Callable[[int], object], count: int, device: torch.device) -> float:
     """Seconds of `work(count)`, after a first call as warm-up; on a CPU, from a few images if they take long."""
     few = count if device.type == "cuda" else min(FEW, count)
-    work(few)
+    _clock(work, few, device)
     seconds = _clock(work, few, device)
     return seconds * count / few if few == count or seconds > LONG else _clock(work, count, device)
 
 
 def _clock(work: Callable[[int], object], count: int, device: torch.device) -> float:
-    def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    wait()
     began = time.perf_counter()
     work(count)
-    wait()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     return time.perf_counter() - began
 
 
