@@ -1,27 +1,20 @@
-"""Fetching from a server on this machine: mirrors, resuming, bad content, offline; and the command line over it."""
+"""Fetching from a server on this machine: mirrors, resuming, bad content, offline."""
 
 from __future__ import annotations
 
 import gzip
 import socket
-import struct
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from download_fixtures import Server
 from robattr import data
-from robattr.cli import app
-from robattr.data import catalog, download, mnist
+from robattr.data import download, mnist
 from robattr.data.dataset import Remote
-from robattr.data.files import sha256
 from robattr.engine.files import InUse
-from robattr.errors import DataError, InvalidInput
+from robattr.errors import DataError
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 
@@ -29,59 +22,6 @@ CONTENT = np.random.default_rng(0).bytes(300_000)
 def check(path: Path) -> None:
     if path.read_bytes() != CONTENT:
         raise DataError(f"{path}: not the right bytes")
-
-
-@dataclass
-class Server:
-    """What a path answers with, and which requests came: (path, Range header, status)."""
-
-    files: dict[str, bytes] = field(default_factory=dict)
-    ranges: bool = True
-    cut: int | None = None  # close the connection after so many bytes, once
-    seen: list[tuple[str, str | None, int]] = field(default_factory=list)
-    address: str = ""
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    state = Server()
-
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-        def answer(self, status: int, body: bytes, **headers: str) -> None:
-            state.seen.append((self.path, self.headers.get("Range"), status))
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                self.send_header(name.replace("_", "-"), value)
-            self.end_headers()
-            if state.cut is not None and status in (200, 206):
-                body, state.cut = body[: state.cut], None
-            self.wfile.write(body)
-
-        def do_GET(self) -> None:
-            body = state.files.get(self.path)
-            wanted = self.headers.get("Range")
-            if body is None:
-                self.answer(404, b"nothing here")
-            elif wanted and state.ranges:
-                start = int(wanted.removeprefix("bytes=").removesuffix("-"))
-                if start >= len(body):
-                    self.answer(416, b"", Content_Range=f"bytes */{len(body)}")
-                else:
-                    self.answer(206, body[start:], Content_Range=f"bytes {start}-{len(body) - 1}/{len(body)}")
-            else:
-                self.answer(200, body)
-
-    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    state.address = f"http://127.0.0.1:{running.server_port}"
-    yield state
-    running.shutdown()
-    running.server_close()
-    thread.join()
 
 
 def get(path: Path, *urls: str) -> Path:
@@ -193,73 +133,6 @@ def test_two_downloads_of_one_file_do_not_mix(server: Server, tmp_path: Path) ->
             get(tmp_path / "f.zip", f"{server.address}/f.zip")
 
 
-# --- the command line --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def tiny_mnist(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
-    """MNIST, small, on the local server, in place of the real one in the catalog."""
-    contents = {
-        name: bytes((0, 0, 8, 3)) + struct.pack(">3I", n, 28, 28) + bytes(n * 784)
-        if "images" in name
-        else bytes((0, 0, 8, 1)) + struct.pack(">I", n) + bytes(i % 10 for i in range(n))
-        for name, n in zip(mnist.FILES, (120, 120, 30, 30), strict=True)
-    }
-    digests = {name: sha256(content) for name, content in contents.items()}
-    server.files |= {f"/{name}.gz": gzip.compress(content) for name, content in contents.items()}
-    card = replace(
-        mnist.MNIST,
-        sizes=(110, 10, 30),
-        remotes=mnist._remotes(digests, (f"{server.address}/absent", server.address)),
-        read=lambda folder: mnist.read(folder, mnist.MNIST, digests),
-    )
-    monkeypatch.setitem(catalog.DATASETS, "mnist", card)
-    return server
-
-
-def run(*arguments: str | Path):
-    return CliRunner().invoke(app, ["data", *map(str, arguments)])
-
-
-def test_fetch_verify_list(tiny_mnist: Server, tmp_path: Path) -> None:
-    before = run("list", "--data-dir", tmp_path)
-    assert before.exit_code == 0
-    assert all(name in before.output for name in data.names())
-    assert "missing" in before.output
-    assert "embedded" in before.output
-
-    missing = run("verify", "mnist", "--data-dir", tmp_path)
-    assert (missing.exit_code, "missing" in missing.output) == (1, True)
-
-    fetched = run("fetch", "mnist", "--data-dir", tmp_path)
-    assert fetched.exit_code == 0, fetched.output
-    assert "verified" in fetched.output
-    assert sorted(p.name for p in (tmp_path / "mnist").iterdir()) == sorted(f"{name}.gz" for name in mnist.FILES)
-    assert len(data.load("mnist", tmp_path).train) == 110
-
-    everything = run("verify", "--data-dir", tmp_path)
-    assert everything.exit_code == 0
-    assert everything.output.count("verified") == 2  # and fashion-mini
-
-    path = tmp_path / "mnist" / f"{mnist.FILES[2]}.gz"
-    path.write_bytes(path.read_bytes()[:-9])
-    damaged = run("verify", "mnist", "--data-dir", tmp_path)
-    assert damaged.exit_code == 1
-    assert "damaged" in damaged.output
-    assert str(path) in damaged.output.replace("\n", "")
-
-
-def test_the_environment_names_the_root(tiny_mnist: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROBATTR_DATA", str(tmp_path / "there"))
-    assert data.root() == tmp_path / "there"
-    assert data.root(tmp_path) == tmp_path
-    data.fetch("mnist", progress=False)
-    assert (tmp_path / "there" / "mnist" / f"{mnist.FILES[0]}.gz").is_file()
-    monkeypatch.setenv("ROBATTR_DATA", "")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert data.root().parts[-2:] == ("robattr", "data")
-
-
 def test_prepared_data_need_no_download(tmp_path: Path) -> None:
     (tmp_path / "flower" / "jpg").mkdir(parents=True)
     assert data.fetch("flower", tmp_path) == [tmp_path / "flower" / "jpg"]
@@ -277,19 +150,3 @@ def test_files_that_the_user_unpacked_are_not_fetched_again(tiny_mnist: Server, 
     plain.write_bytes(b"junk")
     with pytest.raises(DataError, match=str(plain)):
         data.fetch("mnist", tmp_path, progress=False)
-
-
-def test_a_mistyped_name_gets_the_nearest() -> None:
-    result = run("fetch", "fashon-mnist")
-    assert isinstance(result.exception, InvalidInput)
-    assert "did you mean 'fashion-mnist'" in str(result.exception)
-    with pytest.raises(InvalidInput, match="'gtsrb'"):
-        data.load("gtrsb")
-
-
-def test_every_remote_has_mirrors_and_an_identity() -> None:
-    for name in data.names():
-        for remote in data.info(name).remotes:
-            assert len(remote.urls) >= 2
-            assert all(url.startswith(("https://", "http://")) and url.endswith(remote.file) for url in remote.urls)
-            assert remote.identity
