@@ -23,8 +23,9 @@ from torch.fx import GraphModule
 from nets import NETS, OldTanh, OwnActivation, OwnTanh, Residual, conv, images
 from robattr import PGD, L2Ball, LinfBall, displacement, l2, objectives, power
 from robattr.engine import Compiled, Step, deterministic, layout, precision, tuned
-from robattr.engine.compiled import WrongWhenCompiled, check_close, inductor, traced, train_mode_differs
+from robattr.engine.compiled import WrongWhenCompiled, check_close, inductor, trace, traced, train_mode_differs
 from robattr.engine.processes import World
+from robattr.engine.step import _numbers
 from robattr.errors import CompilationFellBack, InvalidInput
 from robattr.formula.neighbourhoods import Neighbourhood
 from robattr.formula.network import bind, gradient
@@ -184,6 +185,21 @@ def test_every_way_to_run_the_formula_calls_the_same_functions(monkeypatch: pyte
     called.clear()
     fast(rho, x, y)
     assert not called  # what was compiled does not run again
+
+
+def test_the_update_runs_the_network_once_at_x_and_once_at_the_worst_point() -> None:
+    """ℓ(x) is the clean loss and part of ℓ(x') − ℓ(x): both use one forward pass."""
+    net, (x, _, y) = conv(nn.Tanh()).double(), images()
+    step = Step(net, compiled=True, backend=traced)
+    rho = MAKE["madry"](1.0, 0.3)
+    step(rho, x, y, start=rho.within.start(x))
+    plan = next(iter(step._plans.values()))
+    parameters, buffers = ({n: t.detach() for n, t in each} for each in (net.named_parameters(), net.named_buffers()))
+    numbers = torch.ones(len(_numbers(rho)), dtype=x.dtype)
+    graph, _, _ = trace(plan._update_gradient, (parameters, buffers, x, x + 0.1, y, numbers))
+    targets = [n.target for n in graph.graph.nodes]
+    convolutions = sum(isinstance(m, nn.Conv2d) for m in net.modules())
+    assert targets.count(torch.ops.aten.convolution.default) == 2 * convolutions > 0
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU")

@@ -23,7 +23,7 @@ from robattr.formula.attribution import IG
 from robattr.formula.change import Change, Measured
 from robattr.formula.checks import check_batch, check_model
 from robattr.formula.neighbourhoods import Everywhere, LinfBall, LpBall, Rand, check_bounds
-from robattr.formula.network import bind, second_order
+from robattr.formula.network import Bound, bind, second_order
 from robattr.formula.objective import Rho, Robust
 
 Named = dict[str, Tensor]
@@ -179,7 +179,8 @@ class _Plan:
         wanted = [name for name, p in self.model.named_parameters() if p.requires_grad]
         with torch.enable_grad():
             free = {name: parameters[name].detach().requires_grad_() for name in wanted}
-            net, rho = self._bound.with_parameters({**parameters, **free}, buffers), _with_numbers(self.rho, numbers)
+            net = _OnceAt(x, self._bound.with_parameters({**parameters, **free}, buffers))
+            rho = _with_numbers(self.rho, numbers)
             out = Rho(rho.clean(net, x, y), rho.penalty(net, x, z, y), z, rho.weight)
             gradients = torch.autograd.grad(out.value.sum(), list(free.values()), materialize_grads=True)
         return dict(zip(wanted, gradients, strict=True)), out.loss.detach(), out.penalty.detach()
@@ -204,6 +205,22 @@ class _Plan:
         self._graph.replay()
         gradients, loss, penalty, worst = self._outputs
         return gradients, loss.clone(), penalty.clone(), worst.clone()
+
+
+class _OnceAt(Bound):
+    """A bound network that runs once at x: ℓ(x) is the clean loss and part of ℓ(x') − ℓ(x)."""
+
+    def __init__(self, x: Tensor, net: Bound) -> None:
+        super().__init__(net.call, net.module, net.parameters, net.buffers, net.halves)
+        self._x = x
+        self._logits: Tensor | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x is not self._x:
+            return super().__call__(x)
+        if self._logits is None:
+            self._logits = super().__call__(x)
+        return self._logits
 
 
 def _numbers(rho: Robust) -> list[float]:
