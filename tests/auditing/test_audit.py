@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 import robattr
 from audit_fixtures import Attentive, Plain, bars, folder, taught
-from robattr.auditing.as_dataset import as_dataset
-from robattr.auditing.audit import model_classes
+from robattr.auditing.as_dataset import as_dataset, model_classes
 from robattr.errors import InvalidInput, UnsupportedModel
 from robattr.metrics.intervals import mean
 from robattr.reporting.audit_sections import classes, control
@@ -217,7 +216,7 @@ def test_names_that_are_no_text_are_written_out(tmp_path) -> None:
 
 
 def test_huggingface_class_names_are_used_where_the_folders_carry_them(tmp_path) -> None:
-    top = folder(tmp_path / "images", ("cat", "dog"), each=1)
+    top = as_dataset(folder(tmp_path / "images", ("cat", "dog"), each=1))
     net = nn.Identity()
     net.config = SimpleNamespace(id2label={"1": "cat", "0": "dog", "2": "owl"})  # type: ignore[assignment]
     assert model_classes(net, top) == ["dog", "cat", "owl"]

@@ -83,6 +83,13 @@ def test_a_folder_of_something_else_is_not_used(plain: nn.Module, tmp_path: Path
     assert [p.name for p in tmp_path.rglob("*")] == ["mine", "notes.txt"]
 
 
+def test_a_start_that_was_killed_is_not_in_the_way(plain: nn.Module, tmp_path: Path) -> None:
+    (tmp_path / "audit").mkdir()
+    for name in (".lock", ".config.json.123.tmp"):  # what a kill before config.json leaves
+        (tmp_path / "audit" / name).touch()
+    assert robattr.audit(plain, bars(), out=tmp_path / "audit.html", **QUICK).page
+
+
 def test_own_maps_are_compiled_on_request_and_those_of_other_libraries_never(plain, monkeypatch) -> None:
     asked: dict[str, bool] = {}
     evaluate = record.evaluate

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from robattr import data as datasets
 from robattr._extras import need
@@ -37,9 +37,10 @@ UNIT: Bounds = (0.0, 1.0)  # the default
 def as_dataset(
     data: Data,
     *,
+    model: nn.Module | None = None,
     bounds: Bounds = UNIT,
     size: int | None = None,
-    channels: int = 3,
+    channels: int | None = None,
     classes: Sequence[str] | None = None,
     held_out: float = 0.0,
     limit: int | None = None,
@@ -50,24 +51,33 @@ def as_dataset(
 
     bounds     the range of the data; a `Dataset` has its own, and other bounds are refused
     size       side to which a folder's images are resized; None: their own, if all are squares of one size
-    channels   of a folder's images, 1 or 3
-    classes    names of the model's outputs in order; the labels of a folder's classes are their places in it
+    channels   of a folder's images, 1 or 3; None: those of the first convolution of `model`
+    classes    names of the model's outputs in order; the labels of a folder's classes are their places in it; None:
+               the names of a Hugging Face `model`, if the class folders have them
     held_out   share of each class for validation, and again for the test, where the data have no such splits
     limit      read at most this many of a folder's images
     checked    refuse tensors outside the bounds; the doctor reports them instead
 
-    Images that cannot be read are skipped and listed in `skipped`.
+    Images that cannot be read are skipped and listed in `skipped`, relative to the folder.
     """
     if not (isinstance(bounds, tuple | list) and len(bounds) == 2 and -inf < bounds[0] < bounds[1] < inf):
         raise InvalidInput(f"expected finite bounds (low, high) with low < high, such as (0, 255), got {bounds!r}")
     if data is None:
         raise InvalidInput("expected data: a folder of class folders, a dataset, or a pair (x, y), got None")
-    if isinstance(data, str) and data in datasets.names():
+    folder = isinstance(data, str | Path) and data not in datasets.names()
+    if unused := [name for name, value in (("size", size), ("channels", channels)) if value is not None and not folder]:
+        raise InvalidInput(f"{' and '.join(unused)} applies only to folders of images: leave it out")
+    if isinstance(data, str) and not folder:
         if Path(data).is_dir():
             raise InvalidInput(f"{data} is a dataset and a folder here: write ./{data} for the folder, or rename it")
         data = datasets.load(data)
     if isinstance(data, Dataset):
-        return _bounded(data if classes is None else _relabelled(data, classes), bounds)
+        if tuple(bounds) not in (UNIT, tuple(data.bounds)):
+            raise InvalidInput(
+                f"expected the bounds of the dataset {data.name}, {tuple(data.bounds)}, got {tuple(bounds)}: leave "
+                "bounds out, or change the dataset's (dataclasses.replace(data, bounds=…))"
+            )
+        return data if classes is None else _relabelled(data, classes)
     if isinstance(data, str | Path):
         if not Path(data).expanduser().is_dir():
             known = nearest(str(data), datasets.names())
@@ -76,11 +86,14 @@ def as_dataset(
         with warnings.catch_warnings():  # skipped files are listed in `skipped`
             warnings.simplefilter("ignore")
             found = datasets.from_folder(
-                data, size=side, channels=channels, bounds=bounds, validation=held_out, test=held_out, seed=seed,
-                limit=limit,
+                data, size=side, channels=channels or input_channels(model), bounds=bounds,
+                validation=held_out, test=held_out, seed=seed, limit=limit,
             )  # fmt: skip
+        classes = classes or model_classes(model, found)
         found = found if classes is None else _relabelled(found, classes)
-        return replace(found, name=printable(found.name), classes=tuple(map(printable, found.classes)))
+        top = Path(data).expanduser()
+        skipped = tuple(printable(str(Path(file).relative_to(top))) for file in found.skipped)
+        return replace(found, name=printable(found.name), classes=tuple(map(printable, found.classes)), skipped=skipped)
     if isinstance(data, tuple | list) and len(data) == 2 and hasattr(data[0], "shape"):
         x, y = (part if isinstance(part, Tensor) else _tensor(part) for part in data)
     else:
@@ -93,11 +106,19 @@ def as_dataset(
     return _from_tensors(x, y, bounds=bounds, classes=classes, held_out=held_out, seed=seed, checked=checked)
 
 
-def check_folder(data: Data | None, **asked: object) -> None:
-    """Refuse settings of image folders for other data."""
-    folder = isinstance(data, str | Path) and not (isinstance(data, str) and data in datasets.names())
-    if unused := [name for name, value in asked.items() if value is not None and not folder]:
-        raise InvalidInput(f"{' and '.join(unused)} applies only to folders of images: leave it out")
+def model_classes(model: nn.Module | None, data: Dataset) -> list[str] | None:
+    """The class names of a Hugging Face model, if the class folders of `data` have these names."""
+    table = getattr(getattr(model, "config", None), "id2label", None)
+    if not isinstance(table, Mapping) or not all(str(key).isdigit() for key in table):
+        return None
+    names = [str(table[key]) for key in sorted(table, key=int)]
+    return names if set(data.classes) <= set(names) else None
+
+
+def input_channels(model: nn.Module | None) -> int:
+    """1 if the first convolution has one input channel, else 3."""
+    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None) if model else None
+    return 1 if first is not None and first.in_channels == 1 else 3
 
 
 def common_size(folder: Path) -> int:
@@ -139,16 +160,6 @@ def digest(x: Tensor, y: Tensor) -> str:
         found.update(str(tuple(part.shape)).encode())
         found.update(part.detach().cpu().contiguous().numpy().tobytes())
     return found.hexdigest()[:16]
-
-
-def _bounded(data: Dataset, bounds: Bounds) -> Dataset:
-    """Refuse bounds other than those of the dataset."""
-    if tuple(bounds) not in (UNIT, tuple(data.bounds)):
-        raise InvalidInput(
-            f"expected the bounds of the dataset {data.name}, {tuple(data.bounds)}, got {tuple(bounds)}: leave bounds "
-            "out, or change the dataset's (dataclasses.replace(data, bounds=…))"
-        )
-    return data
 
 
 def _tensor(values: Any) -> Tensor:

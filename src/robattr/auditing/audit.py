@@ -10,9 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from robattr._text import printable
 from robattr.attacks.maps import AttributionMap
-from robattr.auditing.as_dataset import Data, as_dataset, check_folder
+from robattr.auditing.as_dataset import Data, as_dataset
 from robattr.auditing.record import ProtocolName, Settings, Watch, record, silent
 from robattr.auditing.wrapped_model import Preprocessing, wrap
 from robattr.engine.processes import join
@@ -75,23 +74,17 @@ def audit(
                     continues an interrupted audit. None: nothing is written
     """
     settings = Settings(eps, maps, protocol, examples, steps, points, seed, compiled)
-    check_folder(data, size=size, channels=channels)
     with join(device) as world, TemporaryDirectory() as scratch:
         if out is None and world.size > 1:
             raise InvalidInput("several processes share an audit through its folder: give one, out='audit.html'")
         audited, notes = wrap(model, preprocessing=preprocessing, device=world.device)
+        limit = None if examples is None else max(MAX_READ, 4 * examples)
         given = as_dataset(
-            data,
-            bounds=bounds,
-            size=size,
-            channels=channels or input_channels(model),
-            classes=classes or model_classes(model, data),
-            limit=None if examples is None else max(MAX_READ, 4 * examples),
-            seed=seed,
+            data, model=model, bounds=bounds, size=size, channels=channels, classes=classes, limit=limit, seed=seed
         )
         folder = Path(scratch) if out is None else _folder(Path(out))
         called = name or type(model).__name__
-        config = {"name": called, "method": "audit", "notes": notes, "skipped": relative_names(given.skipped, data)}
+        config = {"name": called, "method": "audit", "notes": notes, "skipped": list(given.skipped)}
         with second_order(audited):
             run = record(
                 audited, given, settings, folder,
@@ -102,39 +95,10 @@ def audit(
             run = replace(run, evaluations=tuple(replace(e, gallery=None) for e in run.evaluations))
         elif world.leads:
             page = write_page([run], out, title=f"Audit of {called}")
-    return Audit(verdict(run), run, page, tuple(notes), tuple(config["skipped"]))
-
-
-def model_classes(model: nn.Module, data: Data) -> list[str] | None:
-    """The class names of a Hugging Face model, if the class folders of `data` have these names."""
-    table = getattr(getattr(model, "config", None), "id2label", None)
-    if (
-        not isinstance(table, Mapping)
-        or not all(str(key).isdigit() for key in table)
-        or not isinstance(data, str | Path)
-        or not Path(data).is_dir()
-    ):
-        return None
-    names = [str(table[key]) for key in sorted(table, key=int)]
-    top = Path(data) / "train" if (Path(data) / "train").is_dir() else Path(data)
-    folders = {child.name for child in top.iterdir() if child.is_dir() and not child.name.startswith(".")}
-    return names if folders and folders <= set(names) else None
-
-
-def input_channels(model: nn.Module) -> int:
-    """1 if the first convolution has one input channel, else 3."""
-    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
-    return 1 if first is not None and first.in_channels == 1 else 3
+    return Audit(verdict(run), run, page, tuple(notes), given.skipped)
 
 
 def _folder(page: Path) -> Path:
     if page.suffix.lower() not in (".html", ".htm") or page.is_dir():
         raise InvalidInput(f"expected a page that ends in .html, such as audit.html, got {str(page)!r}")
     return page.with_suffix("")
-
-
-def relative_names(skipped: Sequence[str], data: Data) -> list[str]:
-    """The names of skipped files, relative to the folder of the data: a page must not show paths of a machine."""
-    top = Path(data).expanduser() if isinstance(data, str | Path) else Path()
-    below = [str(Path(f).relative_to(top)) if Path(f).is_relative_to(top) else Path(f).name for f in skipped]
-    return [printable(name) for name in below]

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from robattr.auditing.as_dataset import Bounds, Data, as_dataset, check_folder, draw
-from robattr.auditing.audit import MAX_READ, input_channels, model_classes
+from robattr.auditing.as_dataset import Bounds, Data, as_dataset, draw, input_channels
+from robattr.auditing.audit import MAX_READ
 from robattr.auditing.cost import Plan, audit_seconds, chunk_that_fits, training_cost
 from robattr.auditing.wrapped_model import Preprocessing, WrappedModel, wrap
 from robattr.engine import precision
@@ -73,11 +73,7 @@ def doctor(
     except RobattrError as cause:
         return Diagnosis((Check("form", "fail", str(cause), "the other checks need this first"),))
     try:
-        check_folder(data, size=size, channels=None if data is None else channels)
-        x, y, bounds = _examples(
-            wrapped, data, bounds=bounds, shape=shape, size=size, channels=channels or input_channels(model),
-            classes=classes or (model_classes(model, data) if data is not None else None),
-        )  # fmt: skip
+        x, y, bounds = _examples(wrapped, data, bounds, shape, size=size, channels=channels, classes=classes)
     except RobattrError as cause:
         return Diagnosis((Check("input", "fail", str(cause), "give data, or a shape, that the model takes"),))
     probe = ModelProbe(wrapped, x.to(place), None if y is None else y.to(place), bounds)
@@ -94,11 +90,11 @@ def doctor(
 def _examples(
     model: WrappedModel,
     data: Data | None,
-    *,
-    bounds: tuple[float, float],
+    bounds: Bounds,
     shape: Sequence[int] | None,
+    *,
     size: int | None,
-    channels: int,
+    channels: int | None,
     classes: Sequence[str] | None,
 ) -> tuple[Tensor, Tensor | None, Bounds]:
     """A few examples, their labels and their range: the user's, or random ones without labels."""
@@ -106,12 +102,13 @@ def _examples(
         if shape is not None:
             raise InvalidInput(f"shape {tuple(shape)} is for random inputs, and there are data: leave one of them out")
         given = as_dataset(
-            data, bounds=bounds, size=size, channels=channels, classes=classes, limit=MAX_READ, checked=False
-        )
+            data, model=model.module, bounds=bounds, size=size, channels=channels, classes=classes, limit=MAX_READ,
+            checked=False,
+        )  # fmt: skip
         x, y, _ = draw(given, EXAMPLES)
         return x, y, given.bounds
     low, high = bounds
-    for candidate in [tuple(shape)] if shape is not None else _shapes(model, channels):
+    for candidate in [tuple(shape)] if shape is not None else _shapes(model, channels or input_channels(model), size):
         noise = torch.rand((4, *candidate), generator=torch.Generator().manual_seed(0))
         x = low + (high - low) * noise
         if shape is not None or _accepts(model, x):
@@ -119,12 +116,11 @@ def _examples(
     raise InvalidInput("the input shape of the model could not be guessed: give a shape, such as 3,224,224, or data")
 
 
-def _shapes(model: nn.Module, channels: int) -> list[tuple[int, ...]]:
+def _shapes(model: nn.Module, channels: int, size: int | None) -> list[tuple[int, ...]]:
     first = next((m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)), None)
-    if isinstance(first, nn.Linear):
-        return [(first.in_features,), *((channels, side, side) for side in SIDES)]
     depth = first.in_channels if isinstance(first, nn.Conv2d) else channels
-    return [(depth, side, side) for side in SIDES]
+    rows = [(first.in_features,)] if isinstance(first, nn.Linear) else []
+    return [*rows, *((depth, side, side) for side in ([size] if size else SIDES))]
 
 
 def _accepts(model: WrappedModel, x: Tensor) -> bool:

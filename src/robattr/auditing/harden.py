@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -12,14 +11,13 @@ from typing import Any
 from torch import nn
 
 from robattr.attacks.maps import AttributionMap
-from robattr.auditing.as_dataset import Data, as_dataset, check_folder, draw
-from robattr.auditing.audit import input_channels, model_classes, relative_names
+from robattr.auditing.as_dataset import Data, as_dataset, draw
 from robattr.auditing.cost import chunk_that_fits
 from robattr.auditing.record import Settings, Watch, check_examples, measure, record, silent
 from robattr.auditing.wrapped_model import BatchNorm, Preprocessing, WrappedModel, check_copy, unwrap, wrap
 from robattr.data import Dataset
 from robattr.engine import precision
-from robattr.engine.files import write_atomically
+from robattr.engine.files import write_json
 from robattr.engine.processes import join
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation.summary import compare
@@ -106,17 +104,10 @@ def harden(
     is not part of them; it is in hardened/preprocessing.json.
     """
     place = Path(out)
-    check_folder(data, size=size, channels=channels)
     if own := next((key for key in changes or () if key in ARGUMENTS), None):
         raise InvalidInput(f"{own} cannot be changed: use the argument `{ARGUMENTS[own]}`")
     given = as_dataset(
-        data,
-        bounds=bounds,
-        size=size,
-        channels=channels or input_channels(model),
-        classes=classes or model_classes(model, data),
-        held_out=held_out,
-        seed=seed,
+        data, model=model, bounds=bounds, size=size, channels=channels, classes=classes, held_out=held_out, seed=seed
     )
     if not len(given.test):
         raise InvalidInput("there are no held-out examples for the audits: raise held_out, or add a test folder")
@@ -132,8 +123,8 @@ def harden(
         check_examples(tuned, few, given.train.labels[:256].to(world.device), given.bounds)
         tuned.freeze(batch_norm=batch_norm, layers=freeze)
         frozen = {"batch_norm": batch_norm, "freeze": sorted(freeze)}
-        skipped = relative_names(given.skipped, data)
-        config = {"name": "Before", "method": "before", "training": frozen, "notes": notes, "skipped": skipped}
+        config = {"name": "Before", "method": "before", "training": frozen}
+        config |= {"notes": notes, "skipped": list(given.skipped)}
         tuned.eval()
         before = record(
             tuned, given, settings, place / "before", config=config, world=world, command=command or CALLED, watch=watch
@@ -200,8 +191,7 @@ def _check_begun(run: TrainConfig, begun: RunDirectory, place: Path) -> None:
 def _write_preprocessing(tuned: WrappedModel, here: RunDirectory) -> None:
     """Write the preprocessing next to the weights."""
     here.path.mkdir(parents=True, exist_ok=True)
-    content = {"mean": tuned.mean.tolist(), "std": tuned.std.tolist()}
-    write_atomically(here.preprocessing, (json.dumps(content, indent=2) + "\n").encode())
+    write_json(here.preprocessing, {"mean": tuned.mean.tolist(), "std": tuned.std.tolist()})
 
 
 def _restored(tuned: WrappedModel, model: nn.Module) -> nn.Module:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from robattr.auditing.interop import captum_map
 from robattr.auditing.wrapped_model import WrappedModel
 from robattr.data import Dataset
 from robattr.engine import precision
-from robattr.engine.files import locked, write_atomically
+from robattr.engine.files import locked, write_json
 from robattr.engine.processes import World
 from robattr.errors import CheckpointError, InvalidInput, nearest
 from robattr.evaluation import protocol as protocols
@@ -131,9 +130,9 @@ def record(
     *,
     config: Mapping[str, Any],
     world: World,
+    command: str,
+    watch: Watch,
     fresh: bool = False,
-    command: str | None = None,
-    watch: Watch = silent,
 ) -> RunResults:
     """Audit `model` in the run directory `folder`; the records of an interrupted audit are kept."""
     x, y, ids = draw(data, settings.examples, seed=settings.seed)
@@ -166,22 +165,20 @@ def measure(
     folder: Path,
     *,
     world: World,
-    command: str | None = None,
-    watch: Watch = silent,
+    command: str,
+    watch: Watch,
 ) -> RunResults:
     """Evaluate every protocol and map of `settings` into the run directory `folder`."""
     x, y, ids = examples
-    about = {"run": folder.name, "classes": list(data.classes), "command": command}
-    records = folder / "records"
     for map in settings.chosen_maps(data):
         values = int(saliency(map, model, x[:1].to(world.device), y[:1].to(world.device)).numel())
         for protocol in settings.protocols(data, values=values):
             evaluate(
                 model, x, y,
-                protocol=protocol, map=map, ids=ids, out=OutputDir(records, world.rank, world.size),
+                protocol=protocol, map=map, ids=ids, out=OutputDir(folder / "records", world.rank, world.size),
                 precision="fp32",
                 compiled=settings.compiled and map.guide is None,  # a method of another library cannot be compiled
-                metadata={key: value for key, value in about.items() if value is not None},
+                metadata={"run": folder.name, "classes": list(data.classes), "command": command},
                 progress=partial(watch, f"{protocol.name} {map.name}"),
             )  # fmt: skip
     return read_run(folder)
@@ -193,12 +190,12 @@ def check_examples(model: WrappedModel, x: Tensor, y: Tensor, bounds: tuple[floa
         require(ModelProbe(model, x, y, bounds))
 
 
-def _claim(here: RunDirectory, config: Mapping[str, Any], world: World, *, command: str | None, fresh: bool) -> None:
+def _claim(here: RunDirectory, config: dict[str, Any], world: World, *, command: str, fresh: bool) -> None:
     """Write config and environment, or check that an earlier audit in this folder was of the same."""
     page = config.get("method") == "audit"  # harden has a folder, and no --fresh
     elsewhere = f"choose another {'page' if page else 'folder'} with -o"
-    usable = here.path.is_dir() and (here.config.exists() or not any(here.path.iterdir()))
-    if here.path.exists() and not usable:
+    visible = [*here.path.glob("[!.]*")] if here.path.is_dir() else [here.path] * here.path.exists()
+    if visible and not here.config.exists():  # a start that was killed leaves a lock and temporary files alone
         raise CheckpointError(f"{here.path} exists and is not an audit: {elsewhere}")
     here.path.mkdir(parents=True, exist_ok=True)
     with locked(here.path):
@@ -212,6 +209,5 @@ def _claim(here: RunDirectory, config: Mapping[str, Any], world: World, *, comma
             )
         for stale in (here.path / "records").glob("*") if fresh else ():
             stale.unlink()
-        made = environment(world) if command is None else {**environment(world), "command": command}
-        for path, content in ((here.config, config), (here.environment, made)):
-            write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+        write_json(here.config, config)
+        write_json(here.environment, {**environment(world), "command": command})

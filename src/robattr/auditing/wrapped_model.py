@@ -12,10 +12,11 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from math import inf, isclose, isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -25,6 +26,7 @@ from robattr.evaluation.checks import forward
 from robattr.training.run_directory import RunDirectory
 
 BatchNorm = Literal["frozen", "train"]
+QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized", "torchao.")
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,9 @@ class Preprocessing:
 
     def agrees(self, other: Preprocessing) -> bool:
         """Whether both are the same for every channel, up to the rounding of a file."""
-        pairs = ((self.mean, other.mean), (self.std, other.std))
         return all(
-            (len(a) == len(b) or 1 in (len(a), len(b)))
-            and all(isclose(a[i % len(a)], b[i % len(b)], rel_tol=1e-5) for i in range(max(len(a), len(b))))
-            for a, b in pairs
+            (len(a) == len(b) or 1 in (len(a), len(b))) and np.allclose(a, b, rtol=1e-5, atol=0)
+            for a, b in ((self.mean, other.mean), (self.std, other.std))
         )
 
     @classmethod
@@ -146,26 +146,33 @@ def wrap(
     The user's module is never changed. Where its precision, device or layers must change, or with `copy`, a copy is.
     """
     module, notes = unwrap(model)
-    if layer := _quantised(module):
-        raise UnsupportedModel(
-            f"expected floating-point layers, got the quantised layer {layer}: pass the model from before quantisation"
-        )
+    for name, part in module.named_modules():
+        if type(part).__module__.startswith(QUANTISED):
+            raise UnsupportedModel(
+                f"expected floating-point layers, got the quantised layer {name or 'itself'}: pass the model from "
+                "before quantisation"
+            )
     place = None if device is None else torch.device(device)
     tensors = [*module.parameters(), *(b for b in module.buffers() if b.is_floating_point())]
     kinds = {t.dtype for t in tensors if t.dtype != torch.float32 and t.is_floating_point()}
-    synced = [name for name, part in module.named_modules() if isinstance(part, nn.SyncBatchNorm)]
+    synced = sum(isinstance(part, nn.SyncBatchNorm) for part in module.modules())
     moves = place is not None and any(t.device != place for t in tensors)
     if kinds or synced or moves or copy:
-        module = _copied(module)
+        try:
+            module = deepcopy(module)
+        except (RuntimeError, TypeError) as cause:
+            raise UnsupportedModel(
+                f"the model cannot be copied ({cause}): give it in float32, on the right device, without SyncBatchNorm"
+            ) from cause
     if kinds:
         module = module.float()
         shown = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
         notes.append(f"weights in {shown} were converted to float32 in a copy, the precision of every derivative here")
     if synced:
-        module = _without_sync(module)
-        notes.append(
-            f"{len(synced)} SyncBatchNorm layers became plain batch norm in a copy: they have no second derivative"
-        )
+        for part in module.modules():
+            if isinstance(part, nn.SyncBatchNorm):
+                part.__class__ = _PlainBatchNorm  # type: ignore[assignment]  # has the same attributes
+        notes.append(f"{synced} SyncBatchNorm layers became plain batch norm in a copy: they have no second derivative")
     made = WrappedModel(module, Preprocessing.of(preprocessing))
     made.training = module.training
     return (made if place is None else made.to(place)), notes
@@ -185,23 +192,6 @@ def unwrap(model: nn.Module) -> tuple[nn.Module, list[str]]:
             return model, notes
         notes.append(f"taken out of {type(model).__name__}, which has no usable second derivative")
         model = inside
-
-
-def _quantised(model: nn.Module) -> str:
-    """The name of a quantised layer, or an empty string."""
-    kinds = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized", "torchao.")
-    return next(
-        (name or "itself" for name, part in model.named_modules() if type(part).__module__.startswith(kinds)), ""
-    )
-
-
-def _copied(module: nn.Module) -> nn.Module:
-    try:
-        return deepcopy(module)
-    except (RuntimeError, TypeError) as cause:
-        raise UnsupportedModel(
-            f"the model cannot be copied ({cause}): give it in float32, on the right device, without SyncBatchNorm"
-        ) from cause
 
 
 def check_copy(model: nn.Module, copied: WrappedModel, x: Tensor) -> None:
@@ -237,34 +227,10 @@ def _seeded(module: nn.Module, z: Tensor) -> Any:
         return forward(module, z)
 
 
-def _without_sync(module: nn.Module) -> nn.Module:
-    """Replace every SyncBatchNorm by a plain batch norm with the same weights and statistics."""
-    if isinstance(module, nn.SyncBatchNorm):
-        return _PlainBatchNorm.like(module)
-    for name, child in module.named_children():
-        setattr(module, name, _without_sync(child))
-    return module
-
-
 class _PlainBatchNorm(_BatchNorm):
     """Batch norm for inputs of any rank, like SyncBatchNorm."""
 
-    @classmethod
-    def like(cls, synced: nn.SyncBatchNorm) -> _PlainBatchNorm:
-        made = cls(
-            synced.num_features,
-            synced.eps,
-            synced.momentum,
-            affine=synced.affine,
-            track_running_stats=synced.track_running_stats,
-        )
-        made.load_state_dict(synced.state_dict())
-        made.training = synced.training
-        return made.to(next(iter(synced.state_dict().values())).device) if synced.state_dict() else made
-
-    def _check_input_dim(self, input: Tensor) -> None:
-        if input.dim() < 2:
-            raise InvalidInput(f"batch norm expects inputs (B, C, ...), got {tuple(input.shape)}")
+    def _check_input_dim(self, input: Tensor) -> None: ...
 
 
 def check_preprocessing(given: Mapping[str, Sequence[float]], weights: Path | None) -> None:
