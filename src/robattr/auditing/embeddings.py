@@ -5,6 +5,8 @@ logits = g(e),  e = embed(ids)      attributions, attacks and metrics at e, (B, 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -38,12 +40,8 @@ class Embedded(nn.Module):
     def embed(self, ids: Tensor) -> Tensor:
         """The output of the layer for token ids (B, tokens): (B, tokens, width)."""
         seen: list[Any] = []
-        handle = self.module.get_submodule(self.layer).register_forward_hook(lambda _m, _a, out: seen.append(out))
-        try:
-            with second_order(self.module):
-                self.module(ids)
-        finally:
-            handle.remove()
+        with second_order(self.module), self._hook(seen.append):
+            self.module(ids)
         if len(seen) != 1 or not isinstance(seen[0], Tensor) or seen[0].shape[:2] != ids.shape:
             raise UnsupportedModel(
                 f"expected layer {self.layer!r} to return one tensor (B, tokens, width), once: name the embedding layer"
@@ -54,13 +52,15 @@ class Embedded(nn.Module):
         if embeddings.dim() != 3:
             raise InvalidInput(f"expected embeddings (B, tokens, width), got {tuple(embeddings.shape)}: use embed(ids)")
         ids = torch.zeros(embeddings.shape[:2], dtype=torch.long, device=embeddings.device)
-
-        def given(_module: nn.Module, _args: Any, _out: Any) -> Tensor:
-            return embeddings
-
-        handle = self.module.get_submodule(self.layer).register_forward_hook(given)
-        try:
+        with self._hook(lambda _: embeddings):
             return logits(self.module(ids))
+
+    @contextmanager
+    def _hook(self, replaced: Callable[[Any], Any]) -> Iterator[None]:
+        """Give what the layer returns to a function, whose result, unless None, replaces it."""
+        handle = self.module.get_submodule(self.layer).register_forward_hook(lambda _m, _a, out: replaced(out))
+        try:
+            yield
         finally:
             handle.remove()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import nan
 from typing import Any
 
@@ -15,13 +16,7 @@ from torch import Tensor, nn
 
 from robattr._extras import need
 from robattr.attacks.ifia import IFIA, Measure
-from robattr.attacks.maps import (
-    AttributionMap,
-    from_callable,
-    gradient_input,
-    integrated_gradients,
-    simple_gradient,
-)
+from robattr.attacks.maps import AttributionMap, from_callable, gradient_input, integrated_gradients, simple_gradient
 from robattr.auditing.wrapped_model import wrap
 from robattr.errors import InvalidInput, UnsupportedModel, nearest
 from robattr.evaluation.protocol import check_radius
@@ -39,6 +34,9 @@ GUIDES: dict[str, Callable[[], AttributionMap]] = {
     "InputXGradient": gradient_input,
     "IntegratedGradients": integrated_gradients,
 }
+
+# Scores of AttributionRobustness; the top-k intersection needs its k.
+SCORES: dict[str, Measure | None] = {"kendall": kendall, "spearman": spearman, "cosine": cosine, "topk": None}
 
 
 def captum_map(method: str, *, guide: AttributionMap | None = None) -> AttributionMap:
@@ -105,9 +103,8 @@ class AttributionRobustness:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        known = ("kendall", "spearman", "topk", "cosine")
-        if self.score not in known:
-            raise InvalidInput(f"unknown score {self.score!r}: {nearest(self.score, known)}")
+        if self.score not in SCORES:
+            raise InvalidInput(f"unknown score {self.score!r}: {nearest(self.score, SCORES)}")
         check_radius(self.eps, self.bounds)
 
     def __call__(
@@ -130,15 +127,14 @@ class AttributionRobustness:
         y = torch.as_tensor(y_batch, device=place)
         if y.is_floating_point():
             raise InvalidInput(f"expected whole-number labels, got {y.dtype}: use astype(int)")
-        y = y.long()
-        map = self.map or integrated_gradients()
+        y, map = y.long(), self.map or integrated_gradients()
         if explain_func is not None:
             map = _explained(explain_func, dict(explain_func_kwargs or {}))
         k = self.k or max(1, (x[0, 0] if x.dim() == 4 else x[0]).numel() // 10)
         alpha = self.eps / 8 if self.alpha is None else self.alpha
         attack = IFIA(
             net, self.eps, alpha, self.steps, k=k, restarts=self.restarts, map=map, bounds=self.bounds, seed=self.seed,
-            measures={self.score: _measure(self.score, k)},
+            measures={self.score: SCORES[self.score] or partial(topk_intersection, k=k)},
         )  # fmt: skip
         scores: list[float] = []
         with second_order(net):
@@ -173,15 +169,6 @@ def to_robustness(of: Scalar) -> CustomLoss:
     return lambda model, x, y: (of(model, x, y), None)
 
 
-def _measure(name: str, k: int) -> Measure:
-    return {
-        "kendall": kendall,
-        "spearman": spearman,
-        "cosine": cosine,
-        "topk": lambda a, b: topk_intersection(a, b, k),
-    }[name]
-
-
 def _explained(explain: Explain, settings: dict[str, Any]) -> AttributionMap:
     def attribute(model: Model, x: Tensor, y: Tensor) -> Tensor:
         found = explain(model, inputs=x.detach().cpu().numpy(), targets=y.cpu().numpy(), **settings)
@@ -197,12 +184,11 @@ def _takes_inputs_and_target(method: Any) -> bool:
 
     def required(function: Any) -> set[str]:
         parameters = inspect.signature(function).parameters.values()
-        optional = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        return {p.name for p in parameters if p.default is p.empty and p.kind not in optional} - {"self"}
+        variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        return {p.name for p in parameters if p.default is p.empty and p.kind not in variable} - {"self"}
 
-    takes_target = "target" in inspect.signature(method.attribute).parameters
     return (
-        takes_target
+        "target" in inspect.signature(method.attribute).parameters
         and required(method.__init__) <= {"model", "forward_func"}
         and required(method.attribute) <= {"inputs"}
     )

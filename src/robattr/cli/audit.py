@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from robattr._text import interval, number, numbers, printable, whole_numbers
 from robattr.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -80,7 +81,6 @@ def audit(
 
     It can be stopped at any time: the same command continues.
     """
-    from robattr._text import interval, number
     from robattr.auditing import audit as begin
 
     with _watching() as watch:
@@ -90,7 +90,7 @@ def audit(
             eps=None if eps is None else number(eps), maps=maps, protocol=protocol,  # type: ignore[arg-type]
             examples=examples, steps=steps, points=points, out=out, name=model.rpartition("/")[2],
             size=size, channels=channels, classes=_names(classes), seed=seed, device=device,
-            compiled=compiled, fresh=fresh, command=_command(), watch=watch,
+            compiled=compiled, fresh=fresh, command=shlex.join(["robattr", *sys.argv[1:]]), watch=watch,
         )  # fmt: skip
     for note in found.notes:
         _say(f"note: {note}")
@@ -137,7 +137,6 @@ def harden(
 
     It can be stopped at any time: the same command continues.
     """
-    from robattr._text import interval, number
     from robattr.auditing import harden as begin
     from robattr.training.settings import parse_word
 
@@ -150,7 +149,7 @@ def harden(
             freeze=[part.strip() for part in freeze.split(",") if part.strip()], chunk=chunk,
             changes=dict(parse_word(word) for word in set_ or []), maps=maps, examples=examples,
             audit_steps=audit_steps, points=points, size=size, channels=channels, classes=_names(classes),
-            held_out=held_out, seed=seed, device=device, command=_command(), watch=watch,
+            held_out=held_out, seed=seed, device=device, command=shlex.join(["robattr", *sys.argv[1:]]), watch=watch,
         )  # fmt: skip
     if found.after is None:
         _say(f"stopped after step {found.outcome.step} of {steps}, which is saved: the same command continues")
@@ -184,7 +183,6 @@ def doctor(
     from rich.console import Console
     from rich.markup import escape
 
-    from robattr._text import interval, printable, whole_numbers
     from robattr.auditing import Plan
     from robattr.auditing import doctor as examine
 
@@ -225,7 +223,6 @@ def _model(ref: str, weights: Path | None) -> nn.Module:
 
 def _preprocessing(mean: str | None, std: str | None, weights: Path | None) -> dict[str, Any] | None:
     """The given mean and std, checked against those saved with the weights."""
-    from robattr._text import numbers
     from robattr.auditing.wrapped_model import check_preprocessing
 
     given = {key: numbers(text) for key, text in (("mean", mean), ("std", std)) if text is not None}
@@ -243,55 +240,37 @@ def _names(path: Path | None) -> list[str] | None:
     return [line.strip() for line in lines if line.strip()]
 
 
-def _command() -> str:
-    return shlex.join(["robattr", *sys.argv[1:]])
-
-
 def _say(text: str) -> None:
-    from robattr._text import printable
-
     typer.echo(printable(text), err=True)
 
 
 def _show(verdict: Verdict) -> None:
     """Print the verdict."""
-    from robattr._text import printable
-
-    typer.echo(printable(verdict.headline))
-    for line in verdict.findings:
-        typer.echo(f"  {printable(line)}")
-    for line in verdict.doubts:
-        typer.echo(f"  doubt: {printable(line)}")
-    for line in verdict.next_steps:
-        typer.echo(f"  → {printable(line)}")
+    for mark, lines in (
+        ("", [verdict.headline]), ("  ", verdict.findings), ("  doubt: ", verdict.doubts), ("  → ", verdict.next_steps),
+    ):  # fmt: skip
+        for line in lines:
+            typer.echo(f"{mark}{printable(line)}")
 
 
 @contextmanager
 def _watching() -> Iterator[Watch]:
     """A progress bar on stderr for each evaluation; training between two of them has its own."""
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import MofNCompleteColumn, Progress
 
-    parts = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
-    bars: dict[str, tuple[Progress, Any]] = {}
+    bars: dict[str, Progress] = {}
 
     def watch(title: str, done: int, total: int) -> None:
         if title not in bars:
-            bar = Progress(TextColumn(title), *parts, console=console, disable=not console.is_terminal)
-            bars[title] = bar, bar.add_task(title, total=total)
-            bar.start()
-        bar, task = bars[title]
-        bar.update(task, completed=done)
+            columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+            bars[title] = Progress(*columns, console=console, disable=not console.is_terminal)
+            bars[title].add_task(title, total=total)
+            bars[title].start()
+        bars[title].update(bars[title].task_ids[0], completed=done)
         if done >= total:
-            bar.stop()
+            bars[title].stop()
 
     try:
         yield watch
@@ -299,5 +278,5 @@ def _watching() -> Iterator[Watch]:
         _say(f"stopped; {'what was measured is recorded: ' if bars else ''}the same command continues")
         raise
     finally:
-        for bar, _ in bars.values():
+        for bar in bars.values():
             bar.stop()
