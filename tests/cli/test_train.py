@@ -192,9 +192,7 @@ def test_what_the_system_refuses_is_one_line(monkeypatch, capsys, error, says):
     assert capsys.readouterr().err.startswith(f"robattr: {says}")
 
 
-@pytest.mark.parametrize(
-    "error", [OSError("no number"), OSError(errno.EACCES, "denied"), OSError(errno.EIO, "broken", "a")]
-)
+@pytest.mark.parametrize("error", [OSError("no number"), OSError(errno.EACCES, "denied"), OSError(errno.EIO, "broken")])
 def test_other_errors_of_the_system_are_not_swallowed(monkeypatch, error):
     def app() -> None:
         raise error

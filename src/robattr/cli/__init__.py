@@ -18,12 +18,6 @@ import typer
 from robattr.errors import RobattrError
 
 GROUPS = ("train", "evaluate", "report", "audit", "data")
-FULL = {errno.ENOSPC, errno.EDQUOT}
-BAD_PATH = {
-    errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS,
-    errno.ENAMETOOLONG, errno.ELOOP,
-}  # fmt: skip
-
 ABOUT = "Train models whose explanations resist attacks, attack explanations, and measure the damage."
 
 app = typer.Typer(
@@ -63,10 +57,13 @@ def run() -> None:
     except RobattrError as error:
         _refuse(str(error))
     except OSError as error:
-        text = _explain(error)
-        if text is None:
+        at = "" if error.filename is None else f" {error.filename}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _refuse(f"cannot write{at} ({error.strerror}): free some space, then run the same command again")
+        if not at:
             raise
-        _refuse(text)
+        remedy = "choose another --out or --data-dir, or correct that path"
+        _refuse(f"cannot read or write{at} ({error.strerror}): {remedy}")
     except torch.OutOfMemoryError as error:
         what = str(error).split(". GPU")[0]
         _refuse(f"{what}: end other processes on the device, choose another --device, or use smaller batches")
@@ -75,16 +72,6 @@ def run() -> None:
 def _refuse(text: str) -> NoReturn:
     typer.echo(f"robattr: {text}", err=True)
     sys.exit(2)
-
-
-def _explain(error: OSError) -> str | None:
-    """One line about a full disk or a bad path; None for other errors, which are bugs."""
-    at = "" if error.filename is None else f" {error.filename}"
-    if error.errno in FULL:
-        return f"cannot write{at} ({error.strerror}): free some space, then run the same command again"
-    if at and error.errno in BAD_PATH:
-        return f"cannot read or write{at} ({error.strerror}): choose another --out, or correct that path"
-    return None
 
 
 def _escape_unprintable() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,15 +31,8 @@ def info(name: str) -> DatasetInfo:
 def root(data_dir: str | Path | None = None) -> Path:
     """The parent of all dataset folders: `data_dir`, else $ROBATTR_DATA, else the user's cache."""
     chosen = data_dir or os.environ.get("ROBATTR_DATA")
-    return Path(chosen).expanduser() if chosen else _user_cache() / "robattr" / "data"
-
-
-def _user_cache() -> Path:
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(chosen or f"{cache}/robattr/data").expanduser()
 
 
 def load(name: str, root: str | Path | None = None) -> Dataset:

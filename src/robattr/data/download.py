@@ -31,12 +31,7 @@ def fetch_file(remote: Remote, path: Path, *, of: DatasetInfo, progress: bool) -
         if present.exists():
             remote.check(present)
             return present
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as cause:
-        raise DataError(
-            f"cannot write to {path.parent} ({cause}): name another place with --data-dir or ROBATTR_DATA"
-        ) from cause
+    path.parent.mkdir(parents=True, exist_ok=True)
     failures = []
     for url in remote.urls:
         try:

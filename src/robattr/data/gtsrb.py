@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -166,15 +167,11 @@ def _frame(content: bytes, archive: Path, name: str) -> NDArray[np.uint8]:
     return resize_bilinear(pixels, SIZE)
 
 
-def _complete(count: int, suffix: str) -> Callable[[Path], None]:
-    """A check that an archive can be read to its end and holds `count` members called *`suffix`."""
-
-    def check(path: Path) -> None:
-        got = sum(name.endswith(suffix) for name, _ in members(path))
-        if got != count:
-            raise DataError(f"{path}: expected {count} members called *{suffix}, got {got}: incomplete, fetch it again")
-
-    return check
+def _check_complete(path: Path, *, count: int, suffix: str) -> None:
+    """Refuse an archive that cannot be read to its end or has not `count` members called *`suffix`."""
+    got = sum(name.endswith(suffix) for name, _ in members(path))
+    if got != count:
+        raise DataError(f"{path}: expected {count} members called *{suffix}, got {got}: incomplete, fetch it again")
 
 
 def _remote(file: str, count: int, suffix: str) -> Remote:
@@ -183,9 +180,8 @@ def _remote(file: str, count: int, suffix: str) -> Remote:
         "https://benchmark.ini.rub.de/Dataset",
         "http://benchmark.ini.rub.de/Dataset",
     )
-    return Remote(
-        file, tuple(f"{mirror}/{file}" for mirror in mirrors), f"a zip of {count:,} {suffix}", _complete(count, suffix)
-    )
+    check = partial(_check_complete, count=count, suffix=suffix)
+    return Remote(file, tuple(f"{mirror}/{file}" for mirror in mirrors), f"a zip of {count:,} {suffix}", check)
 
 
 GTSRB = DatasetInfo(

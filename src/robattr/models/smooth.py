@@ -68,19 +68,6 @@ def _relu6(soft: Soft, input: Tensor, inplace: bool = False) -> Tensor:
     return _hardtanh(soft, input, 0.0, 6.0, inplace)
 
 
-def _rrelu(
-    soft: Soft,
-    input: Tensor,
-    lower: float = 1 / 8,
-    upper: float = 1 / 3,
-    training: bool = False,
-    inplace: bool = False,
-) -> Tensor:
-    if training:  # a random slope per element is not a function of x
-        return F.rrelu(input, lower, upper, training, inplace)
-    return _leaky(soft, input, (lower + upper) / 2, inplace)
-
-
 def _kept(u: Tensor, inplace: bool) -> Tensor:
     # softplus saves its argument for the backward pass; an overwritten argument must be saved as a copy.
     return u.clone() if inplace else u
@@ -91,37 +78,20 @@ def _result(input: Tensor, value: Tensor, inplace: bool) -> Tensor:
     return input.copy_(value) if inplace else value
 
 
-def _in_place(rule: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def overwrite(soft: Soft, input: Tensor, *args: Any) -> Tensor:
-        return rule(soft, input, *args, inplace=True)
+aten = torch.ops.aten  # the operators that the graph of an exported module calls
+SPELLINGS: tuple[tuple[Callable[..., Tensor], tuple[Any, ...], tuple[Any, ...]], ...] = (
+    (_relu, (F.relu, torch.relu, Tensor.relu, aten.relu.default), (torch.relu_, Tensor.relu_, aten.relu_.default)),
+    (_leaky, (F.leaky_relu, aten.leaky_relu.default), (F.leaky_relu_, aten.leaky_relu_.default)),
+    (_prelu, (torch.prelu, Tensor.prelu, aten.prelu.default), ()),  # F.prelu is torch.prelu
+    (_relu6, (F.relu6,), ()),
+    (_hardtanh, (F.hardtanh, aten.hardtanh.default), (F.hardtanh_, aten.hardtanh_.default)),
+)
+"""The smooth version of each activation, its spellings, and its spellings in place."""
 
-    return overwrite
-
-
-TWINS: dict[Callable[..., Any], Callable[..., Tensor]] = {
-    F.relu: _relu,
-    torch.relu: _relu,
-    Tensor.relu: _relu,
-    torch.relu_: _in_place(_relu),
-    Tensor.relu_: _in_place(_relu),
-    F.leaky_relu: _leaky,
-    F.leaky_relu_: _in_place(_leaky),
-    F.rrelu: _rrelu,
-    torch.prelu: _prelu,  # F.prelu is the same function
-    Tensor.prelu: _prelu,
-    F.relu6: _relu6,
-    F.hardtanh: _hardtanh,
-    F.hardtanh_: _in_place(_hardtanh),
-    # The operators that the graph of an exported module calls.
-    torch.ops.aten.relu.default: _relu,
-    torch.ops.aten.relu_.default: _in_place(_relu),
-    torch.ops.aten.leaky_relu.default: _leaky,
-    torch.ops.aten.leaky_relu_.default: _in_place(_leaky),
-    torch.ops.aten.prelu.default: _prelu,
-    torch.ops.aten.hardtanh.default: _hardtanh,
-    torch.ops.aten.hardtanh_.default: _in_place(_hardtanh),
+TWINS = {spelling: rule for rule, plain, _ in SPELLINGS for spelling in plain} | {
+    spelling: partial(rule, inplace=True) for rule, _, in_place in SPELLINGS for spelling in in_place
 }
-"""The smooth version of each activation. Max-pool, clamp, maximum, GELU, SiLU, ELU, … are unchanged."""
+"""By spelling. Max-pool, clamp, maximum, GELU, SiLU, ELU, … are unchanged."""
 
 
 class _Softened(TorchFunctionMode):
@@ -179,10 +149,6 @@ class Smooth(nn.Module):
         if found is None:
             return None
         return found._replace(rest=Smooth(found.rest, self.twin_beta, relative=self.twin_relative))
-
-    def extra_repr(self) -> str:
-        own = ", relative" if self.twin_relative else ""
-        return f"twin of {type(self.twin_of).__name__}, beta={self.twin_beta}{own}"
 
 
 def smooth(model: nn.Module, beta: float = 1.0, *, relative: bool = False) -> Smooth:

@@ -97,24 +97,19 @@ def read_metadata(ref: str | Path) -> dict[str, str]:
 def locate(ref: str | Path) -> Path:
     """The safetensors file of a reference: a file, a run directory, or a name of the zoo (its hash is checked)."""
     path = Path(ref).expanduser()
-    if path.is_dir():
-        if (path / "model.safetensors").is_file():
-            return path / "model.safetensors"
-        if str(ref) not in zoo.entries():  # a folder may happen to have the name of a zoo model
-            raise CheckpointError(f"expected a finished run directory, got {path} without model.safetensors")
-    elif path.is_file():
+    if path.is_file():
         if path.suffix != ".safetensors":
             raise CheckpointError(
                 f"expected a .safetensors file, got {path}: use load_weights(module, path) for others"
             )
         return path
-    elif path.suffix or path.is_absolute():
-        raise CheckpointError(f"no such model file: {path}")
-    if str(ref) in zoo.entries():
+    if (path / "model.safetensors").is_file():
+        return path / "model.safetensors"
+    known = zoo.entries()
+    if str(ref) in known:
         return zoo.fetch(str(ref))
-    raise CheckpointError(
-        f"expected a file, a run directory or a model of the zoo, got {str(ref)!r}: {nearest(str(ref), zoo.entries())}"
-    )
+    expected = "a .safetensors file, a run directory with model.safetensors or a model of the zoo"
+    raise CheckpointError(f"expected {expected}, got {str(ref)!r}: {nearest(str(ref), known)}")
 
 
 def _with_sorted_header(content: bytes) -> bytes:
