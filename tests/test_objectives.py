@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -33,6 +35,9 @@ from robattr import (
     straight,
     total,
 )
+from robattr.engine import Step
+from robattr.engine.compiled import traced
+from robattr.errors import CompilationFellBack
 from robattr.formula.layers import Layer
 from robattr.formula.neighbourhoods import Neighbourhood, Rand
 from robattr.formula.paths import Path
@@ -251,3 +256,236 @@ def test_one_layer_networks_make_both_objectives_soft_margin(loss) -> None:
     torch.testing.assert_close(weak(net, x, y).value, soft_margin, rtol=1e-9, atol=1e-9)
     # From a random start the ascent on ‖IG‖₁ can be caught in a wrong corner, but never above the theorem's value.
     assert bool((strong(net, x, y).value <= soft_margin + 1e-9).all())
+
+
+# The field's objectives, each against a plain re-implementation: one example at a time, torch alone
+
+
+def slope(net: nn.Module, u: Tensor, c: int, *, loss: bool = False) -> Tensor:
+    """∇ of the logit c, or of the cross-entropy of label c, at one input."""
+    v = u if u.requires_grad else u.clone().requires_grad_()
+    z = net(v[None])[0]
+    out = -torch.log_softmax(z, 0)[c] if loss else z[c]
+    return torch.autograd.grad(out, v, create_graph=True)[0]
+
+
+def path(f, u: Tensor, v: Tensor, m: int) -> Tensor:
+    """Midpoint IG of f from u to v."""
+    total_gradient = torch.zeros_like(u)
+    for k in range(m):
+        point = u + (k + 0.5) / m * (v - u)
+        point = point if point.requires_grad else point.requires_grad_()
+        total_gradient = total_gradient + torch.autograd.grad(f(point), point, create_graph=True)[0]
+    return (v - u) * total_gradient / m
+
+
+def nll(net: nn.Module, u: Tensor, c: int) -> Tensor:
+    return -torch.log_softmax(net(u[None])[0], 0)[c]
+
+
+def second_best(net: nn.Module, u: Tensor, c: int) -> int:
+    z = net(u[None])[0].tolist()
+    return max((j for j in range(len(z)) if j != c), key=lambda j: z[j])
+
+
+def cosine_distance(a: Tensor, b: Tensor) -> Tensor:
+    return 1 - (a @ b) / (a.norm() * b.norm())
+
+
+def black_ig(net: nn.Module, u: Tensor, c: int, m: int) -> Tensor:
+    return path(lambda p: net(p[None])[0, c], torch.zeros_like(u), u, m)
+
+
+def naive_trades(net, old, x, z, c):
+    p, q = torch.softmax(net(x[None])[0], 0), torch.softmax(net(z[None])[0], 0)
+    return nll(net, x, c) + 2.0 * (p * (p / q).log()).sum()
+
+
+def trades_climbs(net, x, z, c):
+    p, q = torch.softmax(net(x[None])[0], 0), torch.softmax(net(z[None])[0], 0)
+    return (p * (p / q).log()).sum()
+
+
+def naive_igr(net, old, x, z, c):
+    return nll(net, z, c) + 0.7 * cosine_distance(black_ig(net, x, c, 3), black_ig(net, z, c, 3))
+
+
+def correlation_distance(net, x, z, c):
+    a, b = black_ig(net, x, c, 5), black_ig(net, z, c, 5)
+    return 1 - torch.corrcoef(torch.stack([a, b]))[0, 1]
+
+
+def naive_aat(net, old, x, z, c):
+    return nll(net, x, c) + 0.5 * correlation_distance(net, x, z, c)
+
+
+def naive_adv_aat(net, old, x, z, c):
+    return nll(net, z, c) + 0.5 * correlation_distance(net, x, z, c)
+
+
+def naive_art(net, old, x, z, c):
+    i_x, i_z = second_best(net, x, c), second_best(net, z, c)
+    own, other = [slope(net, x, c), slope(net, z, c)], [slope(net, x, i_x), slope(net, z, i_z)]
+    parts = []
+    for anchor in (x, z.detach()):
+        apart = torch.stack([cosine_distance(anchor, g) for g in own]).max()
+        near = torch.stack([cosine_distance(anchor, g) for g in other]).min()
+        parts.append(torch.log(1 + torch.exp(apart - near)))
+    return nll(net, z, c) + 0.5 * (parts[0] + parts[1]) / 2
+
+
+def art_climbs(net, x, z, c):
+    i = second_best(net, z, c)
+    return F.softplus(cosine_distance(z, slope(net, z, c)) - cosine_distance(z, slope(net, z, i)))
+
+
+def naive_sarkar(net, old, x, z, c):
+    def base(k: int) -> Tensor:
+        return path(lambda p: torch.softmax(net(p[None])[0], 0)[k], torch.zeros_like(x), x, 4)
+
+    def from_uniform(a: Tensor) -> Tensor:
+        n = len(a)
+        return sum(1 / n * torch.log((1 / n) / torch.softmax(a, 0)[i]) for i in range(n))
+
+    b, other = base(c), base(second_best(net, x, c))
+    moved = -path(lambda p: nll(net, p, c), x, z, 4)
+    aligned = sum(b[i] * moved[i] if b[i] * moved[i] > 0 else moved[i].abs() for i in range(len(x)))
+    return nll(net, z, c) + 0.1 * (from_uniform(other) - from_uniform(b) + aligned)
+
+
+def sarkar_climbs(net, x, z, c):
+    return nll(net, z, c) + 0.1 * path(lambda p: nll(net, p, c), x, z, 2).abs().sum()
+
+
+def naive_ssr(net, old, x, z, c):
+    w = torch.stack([slope(net, x, k) for k in range(3)])
+    p = torch.softmax(net(x[None])[0], 0)
+    full = w.T @ (torch.diag(p) - torch.outer(p, p)) @ w
+    return nll(net, x, c) + 0.3 * 2.0 / 0.7 * torch.linalg.eigvalsh(full)[-1]
+
+
+def naive_lga(net, old, x, z, c):
+    here, there = slope(old, x, c).detach(), slope(net, z, c)
+    return nll(net, x, c) + 0.3 * ((there - here) ** 2).sum() + 0.2 * cosine_distance(there, here) / 2
+
+
+def naive_r2et(net, old, x, z, c):
+    g = slope(net, x, c, loss=True)
+    order = slope(old, x, c, loss=True).abs().argsort(descending=True)
+    a, k = g.abs()[order], 2
+    pairs = [(i, k) for i in range(1, k)] + [(k, k + j) for j in range(1, k + 1)]
+    margins = sum(a[q - 1] - a[p - 1] for p, q in pairs)
+    moved = slope(net, (x + 1e-3 * g.sign() / len(x)).detach(), c, loss=True)
+    return nll(net, x, c) + 0.4 * margins + 0.1 * ((moved - g) / 1e-3).norm()
+
+
+def naive_curvature(net, old, x, z, c):
+    hessian = torch.autograd.functional.hessian(lambda p: net(p[None])[0, c], x, create_graph=True)
+    return nll(net, x, c) + 0.05 * ((hessian @ (z - x)) ** 2).sum()
+
+
+FIELD_BALL, FIELD_BY = LinfBall(0.2, bounds=None), PGD(steps=3, step_size=0.1)
+FIELD = {  # the objective, its naive value at (x, x*), and what the naive adversary climbs (None: x* is the start)
+    "trades": (objectives.trades(2.0, FIELD_BALL, FIELD_BY), naive_trades, trades_climbs),
+    "igr": (objectives.igr(0.7, FIELD_BALL, FIELD_BY), naive_igr, lambda net, x, z, c: nll(net, z, c)),
+    "aat": (objectives.aat(0.5, FIELD_BALL, FIELD_BY), naive_aat, correlation_distance),
+    "adv_aat": (
+        objectives.adv_aat(0.5, FIELD_BALL, FIELD_BY),
+        naive_adv_aat,
+        lambda net, x, z, c: nll(net, z, c) + 0.5 * correlation_distance(net, x, z, c),
+    ),
+    "art": (objectives.art(0.5, FIELD_BALL, FIELD_BY), naive_art, art_climbs),
+    "sarkar": (objectives.sarkar(0.1, FIELD_BALL, FIELD_BY, m=4, m_attack=2), naive_sarkar, sarkar_climbs),
+    "ssr": (objectives.ssr(0.3, 2.0), naive_ssr, None),
+    "lga": (objectives.lga(0.3, 0.2, FIELD_BALL), naive_lga, None),
+    "r2et": (objectives.r2et(0.4, 2, smoothness=0.1), naive_r2et, None),
+    "curvature": (objectives.curvature(0.05), naive_curvature, None),
+}
+
+
+def field_batch() -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(3)
+    return mlp().double(), torch.rand(3, 6, dtype=torch.float64), torch.arange(3)
+
+
+@pytest.mark.parametrize("name", sorted(FIELD))
+def test_the_fields_objectives_are_their_naive_forms(name: str) -> None:
+    """Value, x* and ∂θ; and ∂θ against finite differences of the naive value."""
+    rho, naive, climbs = FIELD[name]
+    net, x, y = field_batch()
+    start = rho.within.start(x)
+    out = rho(net, x, y, start=start)
+    worst = [z.clone() for z in start]
+    for i, label in enumerate(y.tolist()):
+        for _ in range(3 if climbs else 0):
+            z = worst[i].detach().requires_grad_()
+            (g,) = torch.autograd.grad(climbs(net, x[i], z, label), z)
+            worst[i] = torch.clamp(z.detach() + 0.1 * g.sign(), x[i] - 0.2, x[i] + 0.2)
+    torch.testing.assert_close(out.worst, torch.stack(worst), rtol=1e-12, atol=1e-12)
+
+    old = copy.deepcopy(net)
+
+    def total_value() -> Tensor:
+        return sum(naive(net, old, x[i], worst[i], c) for i, c in enumerate(y.tolist()))
+
+    torch.testing.assert_close(out.value.sum(), total_value(), rtol=1e-9, atol=1e-9)
+    parameters = list(net.parameters())
+    # A parameter without influence (the last bias, of a logit's gradient) has gradient 0.
+    ours = torch.autograd.grad(out.value.sum(), parameters)
+    theirs = torch.autograd.grad(total_value(), parameters)
+    # r2et divides a difference of gradients by h = 1e-3: rounding grows by 1e3.
+    torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
+
+    directions = [torch.randn_like(p) for p in parameters]
+    h, ends = 1e-5, []
+    for sign in (1, -1):
+        with torch.no_grad():
+            for p, d in zip(parameters, directions, strict=True):
+                p.add_(sign * h * d)
+        ends.append(float(total_value().detach()))
+        with torch.no_grad():
+            for p, d in zip(parameters, directions, strict=True):
+                p.sub_(sign * h * d)
+    along = sum(float((g * d).sum()) for g, d in zip(ours, directions, strict=True))
+    # Central differences: O(h²) = 1e-10 of the third derivative, and rounding 1e-16/h = 1e-11, both times r2et's 1e3.
+    assert along == pytest.approx((ends[0] - ends[1]) / (2 * h), rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(FIELD))
+def test_the_fields_objectives_run_eagerly_and_traced(name: str) -> None:
+    rho = FIELD[name][0]
+    net, x, y = field_batch()
+    start = rho.within.start(x)
+    expected = rho(net, x, y, start=start)
+    gradients = torch.autograd.grad(expected.value.sum(), list(net.parameters()))
+    eager, fast = Step(net), Step(net, compiled=True, backend=traced)
+    for step in (eager, fast, fast):
+        net.zero_grad()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", CompilationFellBack)
+            out = step(rho, x, y, start=start)
+        torch.testing.assert_close(out.value, expected.value, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(out.worst, expected.worst, rtol=1e-9, atol=1e-9)
+        for p, g in zip(net.parameters(), gradients, strict=True):
+            torch.testing.assert_close(p.grad, g, rtol=1e-7, atol=1e-9)
+    assert not fast.notes
+    assert len(fast._plans) == 1
+
+
+def test_the_default_maps_take_chunks() -> None:
+    net, x, y = field_batch()
+    start = FIELD_BALL.start(x)
+    whole, parts = (
+        objectives.igr(0.7, FIELD_BALL, FIELD_BY, objectives.baseline_ig(4, chunk=chunk))(net, x, y, start=start).value
+        for chunk in (None, 2)
+    )
+    torch.testing.assert_close(parts, whole)
+
+
+def test_draws_are_averaged() -> None:
+    net, x, y = field_batch()
+    rho, one = objectives.lga(0.3, 0.2, FIELD_BALL, draws=3), objectives.lga(0.3, 0.2, FIELD_BALL)
+    starts = rho.within.start(x)
+    assert starts.shape == (3, *x.shape)
+    each = [one(net, x, y, start=s).value for s in starts]
+    torch.testing.assert_close(rho(net, x, y, start=starts).value, sum(each) / 3)

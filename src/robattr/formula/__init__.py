@@ -1,6 +1,9 @@
 """The formula: pure functions of (parameters, x, x', y), and nothing but torch (and NumPy for the Gauss nodes)."""
 
+from robattr.formula.ascent import APGD as APGD
 from robattr.formula.ascent import PGD as PGD
+from robattr.formula.ascent import Best as Best
+from robattr.formula.ascent import RandomSigns as RandomSigns
 from robattr.formula.attribution import IG as IG
 from robattr.formula.captum_api import IntegratedGradients as IntegratedGradients
 from robattr.formula.captum_api import PathLayerIG as PathLayerIG
@@ -12,6 +15,9 @@ from robattr.formula.change import frozen as frozen
 from robattr.formula.change import keep_label as keep_label
 from robattr.formula.change import soft_margin as soft_margin
 from robattr.formula.change import value_of as value_of
+from robattr.formula.curvature import FiniteDifference as FiniteDifference
+from robattr.formula.curvature import HessianVector as HessianVector
+from robattr.formula.curvature import gauss_newton as gauss_newton
 from robattr.formula.distances import Distance as Distance
 from robattr.formula.distances import cosine as cosine
 from robattr.formula.distances import kendall as kendall
@@ -31,13 +37,17 @@ from robattr.formula.maps import runner_up as runner_up
 from robattr.formula.maps import target as target
 from robattr.formula.maps import the_input as the_input
 from robattr.formula.maps import uniform as uniform
+from robattr.formula.neighbourhoods import Box as Box
 from robattr.formula.neighbourhoods import Everywhere as Everywhere
+from robattr.formula.neighbourhoods import L1Ball as L1Ball
 from robattr.formula.neighbourhoods import L2Ball as L2Ball
 from robattr.formula.neighbourhoods import LinfBall as LinfBall
 from robattr.formula.neighbourhoods import LpBall as LpBall
 from robattr.formula.objective import Distributional as Distributional
+from robattr.formula.objective import Joint as Joint
 from robattr.formula.objective import Rho as Rho
 from robattr.formula.objective import Robust as Robust
+from robattr.formula.objective import averaged as averaged
 from robattr.formula.paths import polyline as polyline
 from robattr.formula.paths import straight as straight
 from robattr.formula.quadrature import Rule as Rule

@@ -1,4 +1,4 @@
-"""PGD, APGD and random signs: iterators over points of a neighbourhood, driven by z ↦ (∇J(z), J(z)).
+"""PGD, APGD, random signs and the best of them: iterators over points of a neighbourhood, driven by z ↦ (∇J(z), J(z)).
 
 Training's max, the prediction attack and IFIA all use them. They take the gradient function rather than the value,
 because that is what the engine compiles.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from numbers import Integral, Real
 from typing import Protocol, TypeAlias
 
@@ -160,3 +161,42 @@ class APGD:
             span = max(span - 0.03, 0.06)
             at += span
         return found
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best point that an ascent visits, over `restarts` of it: max J over every start and iterate, per example.
+
+    The first run begins at the given start, the others at random points of the neighbourhood. One more gradient per run
+    than the ascent takes itself.
+    """
+
+    ascent: Ascent
+    restarts: int = 1
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.ascent, "iterates"):
+            raise InvalidInput(f"Best expects an ascent such as PGD(steps=7, step_size=0.1), got {self.ascent!r}")
+        if isinstance(self.restarts, bool) or not isinstance(self.restarts, Integral) or self.restarts < 1:
+            raise InvalidInput(f"Best expects a whole number of restarts ≥ 1, got {self.restarts!r}")
+
+    def iterates(
+        self, grad: GradAndValue, x: Tensor, within: Neighbourhood, *, start: Tensor, rand: Rand = torch.rand_like
+    ) -> Iterator[Tensor]:
+        best_z, best = start, torch.full_like(x.flatten(1)[:, 0], -torch.inf)
+        for run in range(self.restarts):
+            first = start if run == 0 else within.start(x, rand)
+            last: list[tuple[Tensor, tuple[Tensor, Tensor]]] = []
+
+            def once(z: Tensor, last: list[tuple[Tensor, tuple[Tensor, Tensor]]] = last) -> tuple[Tensor, Tensor]:
+                """∇J and J, not computed again for the point that was asked for last."""
+                if not last or last[0][0] is not z:
+                    last[:] = [(z, grad(z))]
+                return last[0][1]
+
+            for z in chain([first], self.ascent.iterates(once, x, within, start=first, rand=rand)):
+                value = once(z)[1]
+                better = value > best
+                best = torch.where(better, value, best)
+                best_z = torch.where(better.view(-1, *(1,) * (x.dim() - 1)), z, best_z)
+                yield best_z

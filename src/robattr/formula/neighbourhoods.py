@@ -75,7 +75,7 @@ class LpBall:
     def __post_init__(self) -> None:
         _check(self, self.radius)
         if not 1.0 < self.p < float("inf"):
-            raise InvalidInput(f"LpBall expects 1 < p < ∞, got {self.p!r}: use LinfBall for p = ∞")
+            raise InvalidInput(f"LpBall expects 1 < p < ∞, got {self.p!r}: use LinfBall for p = ∞, L1Ball for p = 1")
 
     def start(self, x: Tensor, rand: Rand = torch.rand_like) -> Tensor:
         """x + ε·u^{1/d}·v: v a Gaussian direction of unit p-norm, u the first example-wise uniform number."""
@@ -119,6 +119,83 @@ class LpBall:
 def L2Ball(radius: float, bounds: Bounds | None = (0.0, 1.0)) -> LpBall:
     """‖x' − x‖₂ ≤ radius, inside the bounds of valid inputs."""
     return LpBall(radius, 2.0, bounds)
+
+
+@dataclass(frozen=True)
+class L1Ball:
+    """‖x' − x‖₁ ≤ radius, inside the bounds of valid inputs.
+
+    A unit step goes along the `coordinates` largest entries of the gradient in equal parts; 1 is steepest, more are
+    faster in practice. `project` is the nearest point of ball and bounds: clip(x + soft(z − x, τ)), soft(δ, τ) =
+    sign(δ)·max(|δ| − τ, 0), with the least τ ≥ 0 that reaches the ball, by bisection.
+    """
+
+    radius: float
+    bounds: Bounds | None = (0.0, 1.0)
+    coordinates: int = 1
+
+    def __post_init__(self) -> None:
+        _check(self, self.radius)
+        if isinstance(self.coordinates, bool) or not isinstance(self.coordinates, int) or self.coordinates < 1:
+            raise InvalidInput(f"L1Ball expects a whole number of coordinates ≥ 1, got {self.coordinates!r}")
+
+    def start(self, x: Tensor, rand: Rand = torch.rand_like) -> Tensor:
+        """x + ε·u^{1/d}·v: v of exponential entries with random signs and unit 1-norm, which is uniform in the ball."""
+        sizes = -rand(x).clamp_min(1e-12).log()
+        v = sizes * torch.where(rand(x) < 0.5, -1.0, 1.0).to(x.dtype)
+        depth = rand(x).flatten(1)[:, 0].pow(1.0 / x[0].numel())
+        return _clip(x + self.radius * v / _like(sizes.flatten(1).sum(1).clamp_min(1e-12) / depth, x), self.bounds)
+
+    def direction(self, g: Tensor) -> Tensor:
+        flat = g.flatten(1)
+        k = min(self.coordinates, flat.shape[1])
+        top = flat.abs().topk(k, dim=1).indices
+        return torch.zeros_like(flat).scatter(1, top, flat.gather(1, top).sign() / k).reshape(g.shape)
+
+    def project(self, z: Tensor, x: Tensor) -> Tensor:
+        step = z - x
+        low, high = torch.zeros_like(step.flatten(1)[:, 0]), step.abs().flatten(1).amax(1)
+        inside = self._holds(self._shrunk(step, low, x), x)
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            fits = self._holds(self._shrunk(step, middle, x), x)
+            low, high = torch.where(fits, low, middle), torch.where(fits, middle, high)
+        return self._shrunk(step, torch.where(inside, torch.zeros_like(high), high), x)
+
+    def _shrunk(self, step: Tensor, tau: Tensor, x: Tensor) -> Tensor:
+        return _clip(x + step.sign() * (step.abs() - _like(tau, x)).clamp_min(0.0), self.bounds)
+
+    def _holds(self, z: Tensor, x: Tensor) -> Tensor:
+        return (z - x).abs().flatten(1).sum(1) <= self.radius
+
+
+@dataclass(frozen=True)
+class Box:
+    """x − below ≤ x' ≤ x + above in each coordinate, inside the bounds of valid inputs.
+
+    `below` and `above` are numbers, or tensors that broadcast to one example: 0 where a coordinate must not change.
+    """
+
+    below: float | Tensor
+    above: float | Tensor
+    bounds: Bounds | None = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        for name, side in (("below", self.below), ("above", self.above)):
+            numbers = side if isinstance(side, Tensor) else torch.as_tensor(side) if isinstance(side, Real) else None
+            if numbers is None or not bool(((numbers >= 0) & torch.isfinite(numbers)).all()):
+                raise InvalidInput(f"Box expects `{name}` ≥ 0, a finite number or a tensor of such, got {side!r}")
+        _check(self, 0.0)
+
+    def start(self, x: Tensor, rand: Rand = torch.rand_like) -> Tensor:
+        """A uniform point of the box, clipped to the bounds."""
+        return _clip(x - self.below + (self.below + self.above) * rand(x), self.bounds)
+
+    def direction(self, g: Tensor) -> Tensor:
+        return g.sign()
+
+    def project(self, z: Tensor, x: Tensor) -> Tensor:
+        return _clip(torch.minimum(torch.maximum(z, x - self.below), x + self.above), self.bounds)
 
 
 @dataclass(frozen=True)
@@ -166,7 +243,7 @@ def _like(per_example: Tensor, x: Tensor) -> Tensor:
     return per_example.reshape(-1, *(1,) * (x.dim() - 1))
 
 
-def _check(ball: LinfBall | LpBall | Everywhere, radius: float) -> None:
+def _check(ball: LinfBall | LpBall | L1Ball | Box | Everywhere, radius: float) -> None:
     if isinstance(radius, Tensor):  # the engine's ε, which a ramp changes without compiling anything again
         return
     bounds = ball.bounds

@@ -17,7 +17,7 @@ from robattr.errors import InvalidInput
 from robattr.formula.ascent import PGD, Ascent, maximise
 from robattr.formula.change import Change
 from robattr.formula.checks import check_batch, check_model
-from robattr.formula.neighbourhoods import Everywhere, Neighbourhood, Rand, check_bounds
+from robattr.formula.neighbourhoods import Bounds, Everywhere, Neighbourhood, Rand, check_bounds
 from robattr.formula.network import Bound, Model, bind, per_example, second_order
 from robattr.formula.scalars import Scalar, cross_entropy
 
@@ -49,8 +49,12 @@ class Robust:
 
     change    d, what the maximum is taken of        within    N(x, ε)
     by        the adversary                          weight    λ
-    attacked  the coarser change that the adversary sees (a smaller m); `change` itself when None
+    attacked  V, the change that the adversary climbs (a smaller m, the prediction loss, …); `change` itself when None
     loss      ℓ, the clean loss
+
+    Other bases are changes as well: ℓ(x) + (ℓ(x*) − ℓ(x)) is the loss at x* (`objectives.shift`), and
+    `beta * (kl @ logits)` TRADES' divergence. With `PGD(0, 0.0)` x* is the random start itself, so that d is a random
+    draw; in `LinfBall(0.0, bounds=None)` x* is x. `rho + rho` has one clean loss and several adversaries (`Joint`).
 
     The adversary sees constant parameters, and x* is a constant of the gradient step, as in the paper's section 4.
     Inside the max and along the path the network is in eval mode (see `robattr.formula.network`); the clean loss sees
@@ -110,6 +114,122 @@ class Robust:
         if not self.change.terms:
             return x.detach()
         return maximise(self.by, lambda z: self.climbed(net, x, z, y), x.detach(), self.within, start=start, rand=rand)
+
+    def __add__(self, other: Robust | Joint) -> Joint:
+        return Joint((self,)) + other
+
+    def __radd__(self, other: int) -> Joint:
+        return Joint((self,)).__radd__(other)
+
+
+@dataclass(frozen=True)
+class Joint:
+    """ρ = ℓ(x) + Σ_j λ_j · max_{x' ∈ N_j} d_j(x, x'): several penalties, each with its own adversary.
+
+    `rho1 + rho2` and `sum([rho1, rho2, ...])` make one. The terms share one clean loss, which counts once. Of the
+    result, `penalty` is Σ_j λ_j d_j (weight 1) and `worst` is x* of the first term. `start` has one start per term,
+    (n, B, ...). The engine runs it eagerly.
+    """
+
+    terms: tuple[Robust, ...]
+
+    def __post_init__(self) -> None:
+        if not self.terms or not all(isinstance(t, Robust) for t in self.terms):
+            raise InvalidInput(f"Joint expects objectives such as madry(...), got {self.terms!r}")
+        if any(t.loss != self.loss for t in self.terms):
+            raise InvalidInput("a sum of objectives expects one clean loss in all of them, got several: give them one")
+
+    def __add__(self, other: Robust | Joint) -> Joint:
+        if isinstance(other, Joint):
+            return Joint(self.terms + other.terms)
+        if isinstance(other, Robust):
+            return Joint((*self.terms, other))
+        raise InvalidInput(f"`+` of an objective expects another one, such as madry(...) + igr(...), got {other!r}")
+
+    def __radd__(self, other: int) -> Joint:
+        if other == 0:  # where sum() begins
+            return self
+        raise InvalidInput(f"`+` of an objective expects another one, such as madry(...) + igr(...), got {other!r}")
+
+    @property
+    def loss(self) -> Scalar:
+        """ℓ, the clean loss of all terms."""
+        return self.terms[0].loss
+
+    @property
+    def change(self) -> Change:
+        """Every d_j; its value at one x' means nothing, because each has its own."""
+        return Change(tuple(term for t in self.terms for term in t.change.terms))
+
+    @property
+    def within(self) -> SeveralNeighbourhoods:
+        """The product of the neighbourhoods: its start is one start per term."""
+        return SeveralNeighbourhoods(tuple(t.within for t in self.terms))
+
+    @property
+    def by(self) -> SeveralAdversaries:
+        """The adversaries, one per term."""
+        return SeveralAdversaries(tuple(t.by for t in self.terms))
+
+    def __call__(
+        self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
+    ) -> Rho:
+        """ρ at a batch. `start` (n, B, ...) replaces the random starts, `rand` the random numbers."""
+        check_model(model)
+        check_batch(model, x, y, *(() if start is None else start))
+        check_bounds(x, self.within.bounds)
+        return self.unchecked(model, x, y, start=start, rand=rand)
+
+    def unchecked(
+        self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
+    ) -> Rho:
+        """ρ at a batch that has been checked."""
+        if start is not None and start.shape != (len(self.terms), *x.shape):
+            raise InvalidInput(f"expected one start per term, {(len(self.terms), *x.shape)}, got {tuple(start.shape)}")
+        loss = self.clean(model, x, y)  # first: in train mode it moves the buffers that are bound next
+        net, penalty, worst = bind(model), torch.zeros_like(loss), []
+        with second_order(model):
+            for j, term in enumerate(self.terms):
+                z = term.attack(net.detach(), x, y, start=None if start is None else start[j], rand=rand)
+                penalty = penalty + term.weight * term.penalty(net, x, z, y)
+                worst.append(z)
+        return Rho(loss, penalty, worst[0])
+
+    def clean(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
+        """ℓ(x, y), (B,)."""
+        return self.terms[0].clean(model, x, y)
+
+
+@dataclass(frozen=True)
+class SeveralAdversaries:
+    """The adversaries of a `Joint`."""
+
+    parts: tuple[Ascent, ...]
+
+
+@dataclass(frozen=True)
+class SeveralNeighbourhoods:
+    """The neighbourhoods of a `Joint`, for checks and starts."""
+
+    parts: tuple[Neighbourhood, ...]
+
+    @property
+    def bounds(self) -> Bounds | None:
+        found = [part.bounds for part in self.parts if part.bounds is not None]
+        return (max(low for low, _ in found), min(high for _, high in found)) if found else None
+
+    def start(self, x: Tensor, rand: Rand = torch.rand_like) -> Tensor:
+        return torch.stack([part.start(x, rand) for part in self.parts])
+
+
+def averaged(rho: Robust, draws: int) -> Joint:
+    """ℓ(x) + λ · mean of d(x, x') over `draws` of x', each from a start of its own.
+
+    With `by=PGD(0, 0.0)` the starts are the draws: a mean over random points of N(x, ε) instead of a max.
+    """
+    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
+        raise InvalidInput(f"averaged expects a whole number of draws ≥ 1, got {draws!r}")
+    return Joint((replace(rho, weight=rho.weight / draws),) * draws)
 
 
 @dataclass
