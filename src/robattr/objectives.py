@@ -323,8 +323,8 @@ def r2et(weight: float, k: int, smoothness: float = 0.0, h: float = 1e-3, *, los
 def curvature(weight: float, *, of: Scalar = logit, loss: Scalar = cross_entropy) -> Robust:
     """ρ = ℓ(x) + λ · ‖H(x)v‖₂², H the Hessian of f in x and v random (Dombrowski et al. 2022); no attack.
 
-    v is uniform in ±√3 in each coordinate: unit variance, so that E‖Hv‖₂² = ‖H‖_F² as with their Gaussian v. The logit of
-    a ReLU network has H = 0: pass a smooth model, or `of=cross_entropy`.
+    v is uniform in ±√3 in each coordinate: unit variance, so that E‖Hv‖₂² = ‖H‖_F² as with their Gaussian v. The logit
+    of a ReLU network has H = 0: pass a smooth model, or `of=cross_entropy`.
     """
     ball = LinfBall(3.0**0.5, bounds=None)
     return Robust(power(l2, 2) @ HessianVector(of), ball, NO_STEPS, weight=weight, loss=loss)
