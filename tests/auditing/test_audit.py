@@ -17,9 +17,9 @@ import robattr
 from audit_fixtures import Attentive, Plain, bars, folder, taught
 from robattr.auditing.as_dataset import as_dataset, model_classes
 from robattr.errors import InvalidInput, UnsupportedModel
+from robattr.evaluation.gallery import read_gallery
 from robattr.metrics.intervals import mean
 from robattr.reporting.audit_sections import classes, control
-from robattr.reporting.gallery import read_gallery
 
 QUICK = {"steps": 1, "points": 2, "examples": 6, "device": "cpu", "eps": 8 / 255}
 ENOUGH = {**QUICK, "examples": 12}  # for a verdict

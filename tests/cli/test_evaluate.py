@@ -205,10 +205,3 @@ def test_narrow_terminals_cut_no_number(runs) -> None:
     shown = CliRunner().invoke(app, ["compare", *map(str, runs)], env={"COLUMNS": "30"})
     assert shown.exit_code == 0
     assert "…" not in shown.output
-
-
-def test_cells() -> None:
-    column = {"value": 0.5, "low": 0.25, "high": 0.75}
-    assert command._cell("topk", column) == "50.00% [25.00%, 75.00%]"
-    assert command._cell("kendall", column) == "0.5000 [0.2500, 0.7500]"
-    assert command._cell("kendall", {"value": None, "low": None, "high": None}) == "none"

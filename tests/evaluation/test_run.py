@@ -17,9 +17,9 @@ from evaluation_fixtures import IG, TOY
 from robattr.attacks import integrated_gradients, simple_gradient
 from robattr.engine.files import InUse
 from robattr.evaluation import OutputDir, evaluate, run
+from robattr.evaluation.gallery import read_gallery
 from robattr.evaluation.run import BATCH, _Job
 from robattr.models import resnet
-from robattr.reporting.gallery import read_gallery
 
 pytestmark = pytest.mark.usefixtures("quick_diagnostics")
 

@@ -32,4 +32,4 @@ def test_sections_have_every_class_note_and_skipped_file() -> None:
     assert titles["Files that were skipped"].points == ("a/b.png", "c\\x07.png")
     rows = classes(audited).rows
     assert [row[0] for row in rows] == ["second\\x1b[0m", "first"]  # the most fragile first
-    assert rows[0][1:4] == ("10", "100.0% [72.2, 100.0]", "50.0% [50.0, 50.0]")
+    assert rows[0][1:4] == ("10", "100.00% [72.2, 100.0]", "50.00% [50.0, 50.0]")

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from fake_runs import write_run
+from robattr.evaluation.gallery import read_gallery
+from robattr.reporting.display import top_k
 from robattr.reporting.explorer import explorer
-from robattr.reporting.gallery import read_gallery, top_k
 from robattr.reporting.run_results import group_evaluations, read_runs
 
 

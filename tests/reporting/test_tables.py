@@ -107,3 +107,10 @@ def test_the_papers_numbers_appear_under_its_own_protocol_only(tmp_path: Path) -
     path = run / "records" / "paper-ig.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "protocol": "strict"}))
     assert all(cell.paper is None for cell in _table([run]).rows[0].cells)
+
+
+def test_a_cell_shows_its_interval_where_there_is_one() -> None:
+    topk, kendall = tables.COLUMN["topk"], tables.COLUMN["kendall"]
+    assert str(tables.cell_of(topk, {"value": 0.5, "low": 0.4, "high": 0.61})) == "50.00% [40.0, 61.0]"
+    assert str(tables.cell_of(kendall, {"value": 0.5, "low": None, "high": float("nan")})) == "0.5000"
+    assert str(tables.cell_of(topk, {"value": None})) == "–"

@@ -8,7 +8,7 @@ import pytest
 
 from audit_runs import Written, column, evaluation, run
 from robattr.reporting.run_results import RunResults
-from robattr.reporting.verdict import judge, show, strictest, verdict
+from robattr.reporting.verdict import judge, strictest, verdict
 
 
 def counts(found: RunResults) -> tuple[str, str]:
@@ -53,9 +53,9 @@ def test_the_strictest_evaluation_decides() -> None:
     assert found.level == "fragile"
     assert "(ig maps, strict protocol)" in found.headline
     assert "ε = 0.03137" in found.headline
-    assert "40.0% [35.0, 45.0] of the 10 most important" in found.headline
-    assert any("paper protocol, ig maps: 90.0% [85.0, 95.0] kept." in said for said in found.findings)
-    assert any("sg maps: 20.0% [15.0, 25.0] kept: they cannot be relied on." in said for said in found.findings)
+    assert "40.00% [35.0, 45.0] of the 10 most important" in found.headline
+    assert any("paper protocol, ig maps: 90.00% [85.0, 95.0] kept." in said for said in found.findings)
+    assert any("sg maps: 20.00% [15.0, 25.0] kept: they cannot be relied on." in said for said in found.findings)
 
 
 def test_alarms_make_the_verdict_unclear_unless_fragile() -> None:
@@ -148,9 +148,3 @@ def test_next_steps_follow_from_the_findings() -> None:
     nothing = run(evaluation("strict", "ig", None))
     assert verdict(nothing).level == "unclear"
     assert "more examples" in "\n".join(verdict(nothing).next_steps)
-
-
-def test_numbers_are_shown_with_their_interval() -> None:
-    assert show({"value": 0.5, "low": 0.4, "high": 0.61}, share=True) == "50.0% [40.0, 61.0]"
-    assert show({"value": 0.5, "low": None, "high": None}, share=False) == "0.500"
-    assert show({"value": None}, share=True) == "–"

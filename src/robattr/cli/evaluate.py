@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from robattr.evaluation import Protocol
     from robattr.evaluation.run import Progress
 
-COLUMNS = {"nat_acc": "Nat Acc", "adv_acc": "Adv Acc", "topk": "TopK Inter.", "kendall": "Rank Corr."}
-PERCENT = {"nat_acc", "adv_acc", "topk", "foreground_topk", "noise_topk"}
+PAPERS = ("nat_acc", "adv_acc", "topk", "kendall")
 STOPPED = "stopped; finished examples are recorded: the same command continues"
 STOPPED_EARLY = "stopped; nothing of {} is recorded yet: the same command starts it again"
 
@@ -121,6 +120,7 @@ def compare(
 
     from robattr.evaluation.records import read
     from robattr.evaluation.summary import compare as paired
+    from robattr.reporting.tables import COLUMN, Column
 
     if file := next((run for run in (first, second) if run.is_file()), None):
         raise InvalidInput(f"expected an evaluated run directory, got the file {file}: give the run it was made from")
@@ -132,16 +132,11 @@ def compare(
         table.add_column(heading, justify="right" if heading else "left", overflow="fold")
     for name, found in paired(*sides).items():
         d = found.difference
-        scale, unit = (100, " points") if name in PERCENT else (1, "")
-        form = "+.2f" if name in PERCENT else "+.4f"
-        interval = f"[{format(scale * d.low, form)}, {format(scale * d.high, form)}]" if isfinite(d.low) else "–"
-        table.add_row(
-            COLUMNS.get(name, name),
-            format(scale * d.value, form) + unit if d.n else "–",
-            interval,
-            f"{found.p_value:.4f}" if isfinite(d.low) else "–",
-            str(d.n),
-        )
+        column = COLUMN.get(name, Column(name, name, share=False))
+        scale, digits, unit = (100, 2, " points") if column.share else (1, 4, "")
+        value, low, high = (f"{scale * v:+.{digits}f}" for v in (d.value, d.low, d.high))
+        test = (f"[{low}, {high}]", f"{found.p_value:.4f}") if isfinite(d.low) else ("–", "–")
+        table.add_row(column.title, value + unit if d.n else "–", *test, str(d.n))
     Console().print(table)
 
 
@@ -163,15 +158,14 @@ def _different_examples(paths: list[Path]) -> str:
     """Why equal ids are not the same examples, or an empty string: datasets of one name may differ in their images."""
     import numpy as np
 
-    from robattr.evaluation import gallery
+    from robattr.evaluation.gallery import path_for, read_gallery
     from robattr.evaluation.records import read
-    from robattr.reporting.gallery import read_gallery
     from robattr.training.run_directory import RunDirectory, read_config
 
     labels = [{r["id"]: r["label"] for r in read(path)} for path in paths]
     if odd := [i for i in labels[0] if labels[1].get(i, labels[0][i]) != labels[0][i]]:
         return f"example {odd[0]} has label {labels[0][odd[0]]} and {labels[1][odd[0]]}"
-    kept = [gallery.path_for(path) for path in paths]
+    kept = [path_for(path) for path in paths]
     if all(file.is_file() for file in kept):
         one, two = ({int(i): x for i, x in zip(g.id, g.image, strict=True)} for g in map(read_gallery, kept))
         if odd := [i for i in one if i in two and not np.array_equal(one[i], two[i])]:
@@ -232,28 +226,23 @@ def _show(summary: Mapping[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    columns = summary["columns"]
+    from robattr.reporting.tables import COLUMN, cell_of
+
+    def shown(name: str, like: str) -> str:
+        return str(cell_of(COLUMN[like], summary["columns"][name]))
+
     head = " · ".join(str(summary[key]) for key in ("run", "dataset", "protocol", "map"))
     table = Table(title=f"{head} · {summary['examples']} examples")
-    for heading in COLUMNS.values():
-        table.add_column(heading, overflow="fold")
-    table.add_row(*(_cell(name, columns[name]) for name in COLUMNS))
+    for name in PAPERS:
+        table.add_column(COLUMN[name].title, overflow="fold")
+    table.add_row(*(shown(name, name) for name in PAPERS))
     console = Console()
     console.print(table)
     for prefix, words in (("foreground", "foreground only"), ("noise", "random noise of the same ε")):
-        pair = (_cell(f"{prefix}_{name}", columns[f"{prefix}_{name}"]) for name in ("topk", "kendall"))
-        console.print(f"  {words}: {' / '.join(pair)}", highlight=False)
-    console.print(f"  tie ceiling of Rank Corr.: {_cell('ceiling', columns['ceiling'])}", highlight=False)
+        pair = (shown(f"{prefix}_{name}", name) for name in ("topk", "kendall"))
+        console.print(f"  {words}: {' / '.join(pair)}", highlight=False, markup=False)
+    console.print(f"  tie ceiling of Rank Corr.: {shown('ceiling', 'kendall')}", highlight=False, markup=False)
     counted = "no score" if summary["settings"]["sweep"] else "counted as 1"
     console.print(f"  label never kept: {summary['never_kept']:.1%} ({counted})", highlight=False)
     for alarm in summary["alarms"]:
         console.print(f"  [yellow]warning[/]: {alarm}", highlight=False)
-
-
-def _cell(name: str, column: Mapping[str, Any]) -> str:
-    """Value and interval, as a percentage for accuracies and shares."""
-    form = ".2%" if name in PERCENT else ".4f"
-    value, low, high = (None if column[key] is None else format(column[key], form) for key in ("value", "low", "high"))
-    if value is None:
-        return "none"
-    return value if low is None else f"{value} [{low}, {high}]"

@@ -1,24 +1,27 @@
 """A gallery: for a few examples the image, the iterates of the attack, and the maps at each.
 
-Arrays of the file, for G examples and T iterates: id, label (G,); image (G, C, H, W) and perturbed (G, T, C, H, W)
-uint8 over the pixel range, C = 1 or 3 (of other images the first three channels, or the first); before (G, H, W), after
-(G, T, H, W) float16 maps of mean 1; topk, kendall (G, T); kept (G, T) bool: same prediction; iterations (T,).
+Shapes: G examples, T kept iterates of the attack, images (C, H, W), maps (H, W). Images are bytes over the pixel range,
+C = 1 or 3 (of other images the first three channels, or the first); maps have mean 1.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from robattr.attacks.ifia import IFIA
 from robattr.attacks.per_example_rng import Row
 from robattr.engine.batch_size import rows_that_fit
-from robattr.engine.files import write_atomically
+from robattr.errors import CheckpointError
 from robattr.evaluation.diagnostics import curve_points
 from robattr.evaluation.protocol import Protocol
 from robattr.formula.network import second_order
@@ -26,10 +29,52 @@ from robattr.metrics import kendall, topk_intersection
 
 FIRST, WORST = 24, 4  # examples shown: the first, and the most disturbed of the others
 SMALLEST_BATCH = 8
+FEWEST = 3  # examples of a thinned gallery, whatever their size
 ENDING = "-gallery.npz"
+REMEDY = "make it again with robattr evaluate RUN … --fresh"
 
 Record = Mapping[str, Any]
-Arrays = dict[str, np.ndarray[Any, Any]]
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """id, label (G,); image (G, C, H, W) and perturbed (G, T, C, H, W) uint8; before (G, H, W), after (G, T, H, W);
+    topk, kendall (G, T); kept (G, T): whether the iterate keeps the prediction; iterations (T,).
+
+    A thinned gallery has one iterate, the reported one of each example; its `perturbed` may have none."""
+
+    id: Array
+    label: Array
+    image: Array
+    perturbed: Array
+    before: Array
+    after: Array
+    topk: Array
+    kendall: Array
+    kept: Array
+    iterations: Array
+
+    @property
+    def file(self) -> bytes:
+        """The content of the file."""
+        out = BytesIO()
+        np.savez_compressed(out, allow_pickle=False, **asdict(self))
+        return out.getvalue()
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    @property
+    def has_perturbed(self) -> bool:
+        """Whether the perturbed images are there; large images have the maps alone."""
+        return bool(self.perturbed.shape[1] > 0)
+
+    def reported(self, example: int) -> int:
+        """The iterate of the reported score: the lowest Kendall among those that kept the prediction, else the last."""
+        kendall = np.where(self.kept[example] & np.isfinite(self.kendall[example]), self.kendall[example], np.inf)
+        best = int(np.argmin(kendall))
+        return best if np.isfinite(kendall[best]) else len(self.iterations) - 1
 
 
 def path_for(path: Path) -> Path:
@@ -47,8 +92,8 @@ def choose(records: Sequence[Record], first: int = FIRST, worst: int = WORST) ->
     return early + late[:worst]
 
 
-def frames(attacks: Sequence[IFIA], x: Tensor, y: Tensor, records: Sequence[Record], *, protocol: Protocol) -> Arrays:
-    """The arrays of the file: the attack that gave each example its score, run again.
+def frames(attacks: Sequence[IFIA], x: Tensor, y: Tensor, records: Sequence[Record], *, protocol: Protocol) -> Gallery:
+    """The gallery of the examples x of `records`: the attack that gave each its score, run again.
 
     At x the gradient may be rounding alone (if the k pixels carry all the attribution, J is at its maximum), and
     an attack that moved with compiled passes may not move with eager ones. Such an example is shown from the start of
@@ -72,12 +117,12 @@ def frames(attacks: Sequence[IFIA], x: Tensor, y: Tensor, records: Sequence[Reco
     back = np.argsort(order)
     arrays = {key: np.concatenate([part[key] for part in parts])[back] for key in parts[0]}
     named = {key: np.array([record[key] for record in records]) for key in ("id", "label")}
-    return {**named, **arrays, "iterations": np.array(curve_points(protocol.steps))}
+    return Gallery(**named, **arrays, iterations=np.array(curve_points(protocol.steps)))
 
 
 def _frames(
     attack: IFIA, x: Tensor, y: Tensor, rows: Sequence[Row], *, protocol: Protocol
-) -> tuple[Arrays, list[bool]]:
+) -> tuple[dict[str, Array], list[bool]]:
     """The iterates of one attack from the starts of `rows`, and whether the last one is still x."""
     attack = attack.shortened() if attack.can_shorten(x).all() else attack
     points = curve_points(attack.steps)
@@ -99,19 +144,71 @@ def _frames(
     return arrays, unmoved
 
 
-def save(path: Path, arrays: Arrays) -> None:
-    """Write the file atomically."""
-    content = BytesIO()
-    np.savez_compressed(content, allow_pickle=False, **arrays)
-    write_atomically(path, content.getvalue())
+def read_gallery(path: Path) -> Gallery:
+    """Read a gallery file; pickled content is refused."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            arrays = {key: stored[key] for key in stored.files}
+    except OSError as cause:
+        raise CheckpointError(f"the gallery {path} could not be read ({cause.strerror}): {REMEDY}") from cause
+    except (ValueError, TypeError, EOFError, BadZipFile, zlib.error) as cause:
+        raise CheckpointError(f"the gallery {path} is damaged, expected an archive of arrays: {REMEDY}") from cause
+    if "topk" in arrays:
+        arrays.setdefault("kept", np.ones(arrays["topk"].shape, dtype=np.bool_))  # older files have none
+    if missing := [key for key in Gallery.__dataclass_fields__ if key not in arrays]:
+        raise CheckpointError(f"the gallery {path} is damaged, it lacks {', '.join(missing)}: {REMEDY}")
+    return Gallery(**{key: arrays[key] for key in Gallery.__dataclass_fields__})
 
 
-def _bytes(x: Tensor, bounds: tuple[float, float]) -> np.ndarray[Any, Any]:
+def thinned_file(gallery: Gallery, *, most: int, budget: int) -> bytes:
+    """A thinned gallery as the bytes of a file, at most `most` examples.
+
+    To fit in `budget` bytes it drops the perturbed images, then examples down to FEWEST, which may exceed it.
+    """
+    chosen = _by_class(gallery)
+    for count, perturbed in ((most, True), (most, False), (most // 2, False), (FEWEST, False)):
+        content = _thinned(gallery, sorted(chosen[:count]), perturbed=perturbed).file
+        if len(content) <= budget:
+            break
+    return content
+
+
+def _by_class(gallery: Gallery) -> list[int]:
+    """Indices in order of id, one example of each class first: the same for most models, so that they compare."""
+    order = [int(g) for g in np.argsort(gallery.id, kind="stable")]
+    seen: dict[int, int] = {}
+    for g in order:
+        seen.setdefault(int(gallery.label[g]), g)
+    return [*seen.values(), *(g for g in order if g not in seen.values())]
+
+
+def _thinned(gallery: Gallery, places: list[int], *, perturbed: bool) -> Gallery:
+    """The examples at `places`, each with its reported iterate alone."""
+    step = [gallery.reported(g) for g in places]
+
+    def at(array: Array) -> Array:
+        return array[places, step][:, None]
+
+    return Gallery(
+        id=gallery.id[places],
+        label=gallery.label[places],
+        image=gallery.image[places],
+        perturbed=at(gallery.perturbed) if perturbed and gallery.has_perturbed else gallery.perturbed[places, :0],
+        before=gallery.before[places].astype(np.float16),
+        after=at(gallery.after).astype(np.float16),
+        topk=at(gallery.topk).astype(np.float32),
+        kendall=at(gallery.kendall).astype(np.float32),
+        kept=at(gallery.kept),
+        iterations=gallery.iterations[-1:],
+    )
+
+
+def _bytes(x: Tensor, bounds: tuple[float, float]) -> Array:
     low, high = bounds
     x = x[:, : 3 if x.shape[1] >= 3 else 1]  # grey or RGB
     return _array(((x - low) * (255 / (high - low))).round().clamp(0, 255).byte())
 
 
-def _array(t: Tensor) -> np.ndarray[Any, Any]:
-    array: np.ndarray[Any, Any] = t.detach().cpu().numpy()
+def _array(t: Tensor) -> Array:
+    array: Array = t.detach().cpu().numpy()
     return array

@@ -250,7 +250,8 @@ class _Job:
         shown = gallery.choose(records)
         if shown and self.x.dim() == 4:
             x, y, _ = self.examples_of(shown)
-            gallery.save(gallery.path_for(path), gallery.frames(self.attacks(), x, y, shown, protocol=self.protocol))
+            found = gallery.frames(self.attacks(), x, y, shown, protocol=self.protocol)
+            write_atomically(gallery.path_for(path), found.file)
 
 
 def digest_of_weights(model: nn.Module) -> str:

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from robattr._text import printable
 from robattr.metrics import intervals
 from robattr.reporting.run_results import RunResults
-from robattr.reporting.verdict import mean_score, records_by_class, show, strictest, verdict
+from robattr.reporting.tables import COLUMN, cell_of
+from robattr.reporting.verdict import mean_score, records_by_class, strictest, verdict
 
 METHOD = "audit"  # of the runs that `robattr audit` makes
 CONTROL = ("topk", "noise_topk", "kendall", "noise_kendall")
@@ -31,45 +32,45 @@ def audits(runs: Sequence[RunResults]) -> list[RunResults]:
     return [run for run in runs if run.method == METHOD and run.evaluations]
 
 
-def opening(run: RunResults, *, of: str = "") -> list[Section]:
-    """The sections before the numbers; `of` names the model where there are several."""
+def opening(run: RunResults) -> list[Section]:
+    """The sections before the numbers."""
     found = verdict(run)
     return [
-        Section(_title("Verdict", of), (found.headline, *found.findings)),
-        Section(_title("What to do next", of), points=found.next_steps),
+        Section("Verdict", (found.headline, *found.findings)),
+        Section("What to do next", points=found.next_steps),
     ]
 
 
-def closing(run: RunResults, *, of: str = "", notes_of: RunResults | None = None) -> list[Section]:
+def closing(run: RunResults, *, notes_of: RunResults | None = None) -> list[Section]:
     """The sections after the numbers: the control, the classes, changes to the model, skipped files."""
-    sections = [control(run, of=of), classes(run, of=of)]
+    sections = [control(run), classes(run)]
     config = (notes_of or run).config
     notes, skipped = config.get("notes") or (), config.get("skipped") or ()
     if notes:
-        sections.append(Section(_title("What was done to the model", of), points=tuple(map(str, notes))))
+        sections.append(Section("What was done to the model", points=tuple(map(str, notes))))
     if skipped:
         said = f"{len(skipped)} files could not be read as images and were left out."
         more = f" The first {LISTED} are:" if len(skipped) > LISTED else ""
         shown = tuple(printable(str(name)) for name in skipped[:LISTED])
-        sections.append(Section(_title("Files that were skipped", of), (said + more,), points=shown))
+        sections.append(Section("Files that were skipped", (said + more,), points=shown))
     return sections
 
 
-def control(run: RunResults, *, of: str = "") -> Section:
+def control(run: RunResults) -> Section:
     """The scores under the attack and under random noise of the same size."""
     rows = []
     for e in run.evaluations:
-        cells = [show(e.column(name), share="topk" in name) for name in CONTROL]
+        cells = [str(cell_of(COLUMN[name.removeprefix("noise_")], e.column(name))) for name in CONTROL]
         rows.append((f"{e.summary['protocol']} · {e.summary['map']}", *cells))
     said = (
         "The worst of ten random sign changes of the same ε. Explanations that hold under noise but not under attack "
         "are safe from random changes, not from an adversary."
     )
     titles = ("", "TopK Inter., attack", "TopK Inter., noise", "Rank Corr., attack", "Rank Corr., noise")
-    return Section(_title("Attack against random noise", of), (said,), columns=titles, rows=tuple(rows))
+    return Section("Attack against random noise", (said,), columns=titles, rows=tuple(rows))
 
 
-def classes(run: RunResults, *, of: str = "") -> Section:
+def classes(run: RunResults) -> Section:
     """The scores of each class in the strictest evaluation, the most fragile class first."""
     main = strictest(run)
     names = [str(name) for name in main.summary.get("classes") or ()]
@@ -79,12 +80,9 @@ def classes(run: RunResults, *, of: str = "") -> Section:
         correct = intervals.proportion(r["correct"] for r in records)
         topk, kendall = (mean_score(records, key) for key in ("topk", "kendall"))
         order = topk.value if topk.n else 2.0
-        shown = (show(asdict(e), share=e is not kendall) for e in (correct, topk, kendall))
+        found = {"nat_acc": correct, "topk": topk, "kendall": kendall}
+        shown = (str(cell_of(COLUMN[key], asdict(e))) for key, e in found.items())
         rows.append((order, (name, str(len(records)), *shown)))
     said = f"{main.summary['protocol']} protocol, {main.summary['map']} maps; the most fragile classes first."
     titles = ("Class", "Examples", "Nat Acc.", "TopK Inter.", "Rank Corr.")
-    return Section(_title("Class by class", of), (said,), columns=titles, rows=tuple(row for _, row in sorted(rows)))
-
-
-def _title(title: str, of: str) -> str:
-    return f"{title}: {of}" if of else title
+    return Section("Class by class", (said,), columns=titles, rows=tuple(row for _, row in sorted(rows)))

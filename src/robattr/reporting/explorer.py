@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from robattr.evaluation.gallery import Array, Gallery, read_gallery
 from robattr.reporting.curves import COLOURS, styles
-from robattr.reporting.gallery import Array, Gallery, brightness, ceiling, read_gallery, top_k
+from robattr.reporting.display import brightness, ceiling, top_k
 from robattr.reporting.run_results import EvaluationResults, Group, RunResults
 
 Member = tuple[RunResults, EvaluationResults, Gallery]

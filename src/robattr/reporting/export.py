@@ -12,7 +12,7 @@ from typing import Any
 from robattr.engine.files import write_atomically
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import gallery
-from robattr.reporting.gallery import read_gallery, thinned_file
+from robattr.evaluation.gallery import read_gallery, thinned_file
 from robattr.reporting.record import Columns, Record, read_record, slug
 from robattr.reporting.run_results import EvaluationResults, RunResults
 from robattr.reporting.training_log import curve

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from robattr._extras import need
+from robattr.evaluation.gallery import Array, Gallery, read_gallery
 from robattr.reporting import tables
 from robattr.reporting.curves import COLOURS, Panel, score_panels, scores, styles, training_panels
-from robattr.reporting.gallery import Array, Gallery, brightness, ceiling, read_gallery
+from robattr.reporting.display import brightness, ceiling
 from robattr.reporting.record import slug
 from robattr.reporting.run_results import EvaluationResults, Group, RunResults, group_evaluations
 

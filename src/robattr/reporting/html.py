@@ -11,6 +11,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,10 @@ def page(
     found = audit_sections.audits(runs)
     led = bool(opening) or (len(runs) == 1 and bool(found))
     if not opening and not closing:
-        opening = [s for run in found for s in audit_sections.opening(run, of=run.name if len(runs) > 1 else "")]
-        closing = [s for run in found for s in audit_sections.closing(run, of=run.name if len(runs) > 1 else "")]
+        opening, closing = (
+            [replace(s, title=f"{s.title}: {run.name}") if len(runs) > 1 else s for run in found for s in make(run)]
+            for make in (audit_sections.opening, audit_sections.closing)
+        )
     groups = group_evaluations(runs)
     by_dataset = {name: [run for run in runs if run.dataset == name] for name in (run.dataset for run in runs)}
     script = _resource("explorer.js")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv as _csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,8 +126,13 @@ def make_cell(evaluation: EvaluationResults, column: Column) -> Cell:
     """The cell of one evaluation, without the paper's value."""
     share = {"value": evaluation.summary.get("never_kept")}
     found = share if column.key == "never_kept" else evaluation.column(column.key)
-    value = found.get("value")
-    return Cell(column, None if value is None else float(value), found.get("low"), found.get("high"))
+    return cell_of(column, found)
+
+
+def cell_of(column: Column, found: Mapping[str, Any]) -> Cell:
+    """The cell of an estimate; NaN is None."""
+    value, low, high = (None if (v := found.get(key)) is None or v != v else v for key in ("value", "low", "high"))
+    return Cell(column, value, low, high)
 
 
 def _rows(group: Group) -> list[Row]:

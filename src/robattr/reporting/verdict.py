@@ -11,6 +11,7 @@ from robattr._text import printable
 from robattr.metrics import intervals
 from robattr.metrics.intervals import Estimate
 from robattr.reporting.run_results import EvaluationResults, RunResults
+from robattr.reporting.tables import COLUMN, cell_of
 
 HOLDS, FRAGILE = 0.7, 0.5  # thresholds of the top-k intersection: for its interval's lower end, and for its value
 FEW = 10  # fewer scored examples than this have no verdict, whatever their interval
@@ -138,16 +139,6 @@ def strictest_first(run: RunResults) -> RunResults:
     return replace(run, evaluations=tuple(sorted(run.evaluations, key=rank)))
 
 
-def show(column: Mapping[str, Any], *, share: bool) -> str:
-    """A column's value with its interval: `50.0% [40.0, 61.0]`. Missing parts are None or NaN."""
-    value, low, high = (None if (v := column.get(key)) != v else v for key in ("value", "low", "high"))
-    if value is None:
-        return "–"
-    scale, digits, unit = (100, 1, "%") if share else (1, 3, "")
-    spread = "" if low is None or high is None else f" [{scale * low:.{digits}f}, {scale * high:.{digits}f}]"
-    return f"{scale * value:.{digits}f}{unit}{spread}"
-
-
 def _findings(run: RunResults, main: EvaluationResults) -> Iterable[str]:
     topk, noise = main.column("topk").get("value"), main.column("noise_topk").get("value")
     if topk is not None and noise is not None:
@@ -258,4 +249,4 @@ def mean_score(records: Iterable[Mapping[str, Any]], key: str) -> Estimate:
 
 
 def _percent(column: Mapping[str, Any]) -> str:
-    return show(column, share=True)
+    return str(cell_of(COLUMN["topk"], column))
