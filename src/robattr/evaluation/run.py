@@ -31,9 +31,8 @@ from robattr.engine.files import locked, write_atomically
 from robattr.evaluation import gallery
 from robattr.evaluation.checks import check, check_kinds, check_source
 from robattr.evaluation.diagnostics import accuracies, alarms, score_against_eps
-from robattr.evaluation.evaluate_batch import Record, evaluate_batch
+from robattr.evaluation.evaluate_batch import Record, attribution_attacks, evaluate_batch, prediction_attacks
 from robattr.evaluation.protocol import Protocol
-from robattr.evaluation.protocol_attacks import attribution_attacks, prediction_attacks
 from robattr.evaluation.records import append, begin, merge, read
 from robattr.evaluation.resume_checks import check_same_map, check_same_predictions
 from robattr.evaluation.summary import summarise

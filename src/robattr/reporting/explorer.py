@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,7 @@ from robattr.reporting.display import brightness, ceiling, top_k
 from robattr.reporting.run_results import EvaluationResults, Group, RunResults
 
 Member = tuple[RunResults, EvaluationResults, Gallery]
-Place = tuple[Gallery, int, Mapping[str, Any]]  # a gallery, an index in it, and the record of that example
-Example = tuple[int, bytes]  # id and pixels: data of the same name may have other images at an id
+Place = tuple[EvaluationResults, Gallery, int]  # an example: the index in a gallery
 
 BUDGET = 6_000_000  # characters of base64 in one page
 MOST_EXAMPLES = 48
@@ -42,19 +41,21 @@ def _members(group: Group) -> list[Member]:
 
 
 def _group(group: Group, members: Sequence[Member], budget: int) -> dict[str, Any]:
+    # Data of the same name may have other images at an id.
     where = [
-        {(int(i), image.tobytes()): g for g, (i, image) in enumerate(zip(gallery.id, gallery.image, strict=True))}
-        for _, _, gallery in members
+        {(int(i), image.tobytes()): g for g, (i, image) in enumerate(zip(G.id, G.image, strict=True))}
+        for _, _, G in members
     ]
     # Examples that every model has come first: they can be compared.
     ids = sorted({i for places in where for i in places}, key=lambda i: (-sum(i in p for p in where), i))
     style = styles([run for run, _ in group.members])
-    first = members[0][2]
-    channels, height, width = first.image.shape[1:]
+    channels, height, width = members[0][2].image.shape[1:]
     examples: list[dict[str, Any]] = []
     spent = 0
     for i in ids[:MOST_EXAMPLES]:
-        example = _example(i[0], [_place(member, p, i) for member, p in zip(members, where, strict=True)], group.k)
+        example = _example(
+            [(e, G, p[i]) if i in p else None for (_, e, G), p in zip(members, where, strict=True)], group.k
+        )
         spent += len(json.dumps(example)) + 2
         if examples and spent > budget:
             break
@@ -69,39 +70,29 @@ def _group(group: Group, members: Sequence[Member], budget: int) -> dict[str, An
         "amplify": _amplify([gallery for _, _, gallery in members]),
         "models": [run.name for run, _, _ in members],
         "looks": [f"s{style[run.name] % COLOURS}" for run, _, _ in members],
-        "iterations": [[int(t) for t in gallery.iterations] for _, _, gallery in members],
+        "iterations": [gallery.iterations.tolist() for _, _, gallery in members],
         "examples": examples,
     }
 
 
-def _place(member: Member, places: Mapping[Example, int], i: Example) -> Place | None:
-    """Where a model's gallery has example i; None where it does not."""
-    _, evaluation, gallery = member
-    if i not in places:
-        return None
-    return gallery, places[i], next((r for r in evaluation.records if r.get("id") == i[0]), {})
-
-
-def _example(i: int, places: Sequence[Place | None], k: int) -> dict[str, Any]:
-    gallery, g, _ = next(place for place in places if place is not None)
+def _example(places: Sequence[Place | None], k: int) -> dict[str, Any]:
+    _, gallery, g = next(place for place in places if place is not None)
     return {
-        "id": i,
+        "id": int(gallery.id[g]),
         "label": int(gallery.label[g]),
         "image": _pack(_last(gallery.image[g]).tobytes()),
-        "models": [None if place is None else _model(place, k) for place in places],
+        "models": [None if place is None else _model(*place, k) for place in places],
     }
 
 
-def _model(place: Place, k: int) -> dict[str, Any]:
-    gallery, g, record = place
-    recorded = {key: record.get(key) for key in ("topk", "kendall", "iterate")}
-    top = ceiling(gallery.before[g])
+def _model(evaluation: EvaluationResults, gallery: Gallery, g: int, k: int) -> dict[str, Any]:
+    record = evaluation.record(gallery.id[g])
     return {
-        "blob": _pack(b"".join(_parts(gallery, g, k, top))),
+        "blob": _pack(b"".join(_parts(gallery, g, k, ceiling(gallery.before[g])))),
         "topk": [_rounded(v) for v in gallery.topk[g]],
         "kendall": [_rounded(v) for v in gallery.kendall[g]],
-        "kept": [bool(v) for v in gallery.kept[g]],
-        "recorded": recorded,
+        "kept": gallery.kept[g].tolist(),
+        "recorded": {key: record.get(key) for key in ("topk", "kendall", "iterate")},
     }
 
 

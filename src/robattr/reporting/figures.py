@@ -85,7 +85,7 @@ def map_grid(group: Group, *, rows: int = 4) -> Any | None:
         name = textwrap.fill(_class(group, int(first.label[_place(first, i)])), 16)
         row[0].set_ylabel(name, fontsize=8, rotation=0, ha="right", va="center", labelpad=6)
         for m, (_, e, gallery) in enumerate(members):
-            _maps(row[1 + 2 * m : 3 + 2 * m], gallery, _place(gallery, i), _record(e, i))
+            _maps(row[1 + 2 * m : 3 + 2 * m], gallery, _place(gallery, i), e.record(i))
     for m, (run, _, _) in enumerate(members):
         left, right = axes[0][1 + 2 * m].get_position(), axes[0][2 + 2 * m].get_position()
         name = _literal(run.name.replace(", ", "\n"))  # the method; below it, what sets the run apart
@@ -251,10 +251,6 @@ def _place(gallery: Gallery, i: int) -> int:
 def _same(one: Gallery, other: Gallery, i: int) -> bool:
     """Whether both have example i with the same image."""
     return i in other.id and np.array_equal(one.image[_place(one, i)], other.image[_place(other, i)])
-
-
-def _record(evaluation: EvaluationResults, i: int) -> Mapping[str, Any]:
-    return next((r for r in evaluation.records if r.get("id") == i), {})
 
 
 def _class(group: Group, label: int) -> str:

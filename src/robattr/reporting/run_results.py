@@ -49,6 +49,10 @@ class EvaluationResults:
         """A column of the summary: value, low, high and n; {} where it was not measured."""
         return (self.summary.get("columns") or {}).get(name) or {}
 
+    def record(self, example: int) -> Mapping[str, Any]:
+        """The record of an example; {} where there is none."""
+        return next((r for r in self.records if r.get("id") == example), {})
+
     def scores(self, name: str) -> list[float]:
         """A score over the examples that have one: those that were classified correctly."""
         return [float(r[name]) for r in self.records if r.get(name) is not None]
@@ -124,7 +128,7 @@ class Group:
     @property
     def ms(self) -> tuple[int, ...]:
         """The values of m (nodes of the training integral) among the MNIST IG-NORM runs, the paper's table 2."""
-        return tuple(sorted({int(run.config["m"]) for run, _ in self.members if _varies_m(run)}))
+        return tuple(sorted({m for run, _ in self.members if (m := _varied_m(run)) is not None}))
 
     def with_one_m(self) -> Group:
         """Keep one m of the runs that vary it (the paper's table 2).
@@ -134,17 +138,15 @@ class Group:
         """
         if len(self.ms) < 2:
             return self
-        count, examples, steps = Counter[int](), Counter[int](), Counter[int]()
-        for run, evaluation in self.members:
-            if _varies_m(run):
-                m = int(run.config["m"])
-                count[m] += 1
-                examples[m] += len(evaluation.records)
-                steps[m] += int(run.config.get("steps") or 0)
         others = {run.config.get("m") for run, _ in self.members if run.method == "ig-sum-norm"}
-        chosen = max(count, key=lambda m: (count[m], examples[m], steps[m], m in others, m == 50, m))
-        members = tuple((r, e) for r, e in self.members if not _varies_m(r) or int(r.config["m"]) == chosen)
-        return replace(self, members=members)
+
+        def rank(m: int) -> tuple[float, ...]:
+            found = [(r.config.get("steps") or 0, len(e.records)) for r, e in self.members if _varied_m(r) == m]
+            steps, examples = map(sum, zip(*found, strict=True))
+            return len(found), examples, steps, m in others, m == 50, m
+
+        chosen = max(self.ms, key=rank)
+        return replace(self, members=tuple((r, e) for r, e in self.members if _varied_m(r) in (None, chosen)))
 
 
 def read_run(path: str | Path) -> RunResults:
@@ -221,8 +223,9 @@ def _approach(config: Mapping[str, Any], path: Path) -> str:
     return str(config.get("name") or f"{APPROACHES.get(method, method.upper())}{network}")
 
 
-def _varies_m(run: RunResults) -> bool:
-    return (run.dataset, run.method) == ("mnist", "ig-norm") and run.config.get("m") is not None
+def _varied_m(run: RunResults) -> int | None:
+    m = run.config.get("m")
+    return int(m) if (run.dataset, run.method) == ("mnist", "ig-norm") and m is not None else None
 
 
 def _distinguish(run: RunResults, twins: Sequence[RunResults]) -> RunResults:
