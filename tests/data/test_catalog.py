@@ -23,7 +23,7 @@ def test_the_environment_names_the_root(tiny_mnist: Server, tmp_path: Path, monk
     monkeypatch.setenv("ROBATTR_DATA", str(tmp_path / "there"))
     assert data.root() == tmp_path / "there"
     assert data.root(tmp_path) == tmp_path
-    data.fetch("mnist", progress=False)
+    data.fetch("mnist")
     assert (tmp_path / "there" / "mnist" / f"{mnist.FILES[0]}.gz").is_file()
     monkeypatch.setenv("ROBATTR_DATA", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

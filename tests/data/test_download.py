@@ -26,7 +26,7 @@ def check(path: Path) -> None:
 
 def get(path: Path, *urls: str) -> Path:
     remote = Remote(path.name, urls, "the right bytes", check)
-    return download.fetch_file(remote, path, of=mnist.MNIST, progress=False)
+    return download.fetch_file(remote, path, of=mnist.MNIST)
 
 
 def test_a_file_is_fetched_once(server: Server, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_terminal_gets_a_progress_bar(
     remote = Remote("f.zip", (f"{server.address}/f.zip",), "the right bytes", check)
     for terminal in (False, True):
         monkeypatch.setattr("sys.stderr.isatty", lambda answer=terminal: answer)
-        download.fetch_file(remote, tmp_path / str(terminal) / "f.zip", of=mnist.MNIST, progress=True)
+        download.fetch_file(remote, tmp_path / str(terminal) / "f.zip", of=mnist.MNIST)
         shown = capsys.readouterr().err
         assert ("f.zip: 100%" in shown) is terminal
 
@@ -140,13 +140,13 @@ def test_prepared_data_need_no_download(tmp_path: Path) -> None:
 
 
 def test_files_that_the_user_unpacked_are_not_fetched_again(tiny_mnist: Server, tmp_path: Path) -> None:
-    first, *others = data.fetch("mnist", tmp_path, progress=False)
+    first, *others = data.fetch("mnist", tmp_path)
     plain = first.with_suffix("")
     plain.write_bytes(gzip.decompress(first.read_bytes()))
     first.unlink()
     tiny_mnist.seen.clear()
-    assert data.fetch("mnist", tmp_path, progress=False) == [plain, *others]
+    assert data.fetch("mnist", tmp_path) == [plain, *others]
     assert not tiny_mnist.seen
     plain.write_bytes(b"junk")
     with pytest.raises(DataError, match=str(plain)):
-        data.fetch("mnist", tmp_path, progress=False)
+        data.fetch("mnist", tmp_path)

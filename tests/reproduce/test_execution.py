@@ -8,15 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from robattr.reproduce import Job, execute, execute_parallel, jobs, results, tasks
-from robattr.reproduce.execution import Progress, waves
+from robattr.reproduce.execution import waves
 from train_fixtures import chain_recipes, shorten_recipes
 
 
@@ -25,13 +24,8 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_recipes(monkeypatch)
 
 
-@contextmanager
-def _no_bar(title: str) -> Iterator[Progress]:
-    yield lambda done, total: None
-
-
 def run(made: list[Job]) -> None:
-    assert execute(tasks(made), say=lambda text: None, bar=_no_bar, device="cpu") is None
+    assert execute(tasks(made), device="cpu") is None
 
 
 def test_what_others_start_from_is_trained_before_them_and_not_shown(

@@ -83,7 +83,7 @@ def audit(
     """
     from robattr.auditing import audit as begin
 
-    with _watching() as watch:
+    with watching() as watch:
         found = begin(
             _model(model, weights), data,
             bounds=interval(bounds), preprocessing=_preprocessing(mean, std, weights),
@@ -140,7 +140,7 @@ def harden(
     from robattr.auditing import harden as begin
     from robattr.training.settings import parse_word
 
-    with _watching() as watch:
+    with watching() as watch:
         found = begin(
             _model(model, weights), data,
             objective=objective, out=out, bounds=interval(bounds), preprocessing=_preprocessing(mean, std, weights),
@@ -254,7 +254,7 @@ def _show(verdict: Verdict) -> None:
 
 
 @contextmanager
-def _watching() -> Iterator[Watch]:
+def watching() -> Iterator[Watch]:
     """A progress bar on stderr for each evaluation; training between two of them has its own."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -13,7 +12,6 @@ import typer
 
 if TYPE_CHECKING:
     from robattr.reproduce import Job
-    from robattr.reproduce.execution import Progress
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where datasets are kept.")]
@@ -78,14 +76,15 @@ def reproduce(
 
 def _execute(jobs: list[Job], *, device: str, data_dir: Path | None, workers: int) -> None:
     """Execute the jobs, `workers` at a time; exits if a signal stops them."""
+    from robattr.cli.audit import watching
     from robattr.reproduce import execute, execute_parallel, tasks
-
-    def say(text: str) -> None:
-        typer.secho(text, bold=True, err=True)
+    from robattr.reproduce.execution import print_progress
 
     planned = tasks(jobs)
     if workers == 1 or all(task.done for task in planned):
-        stopped = execute(planned, say=say, bar=_bar, device=device, data_dir=data_dir)
+        with watching() as bars:
+            watch = bars if sys.stderr.isatty() else print_progress
+            stopped = execute(planned, watch=watch, device=device, data_dir=data_dir)
     else:
         try:
             stopped = execute_parallel(jobs, workers=workers, device=device, data_dir=data_dir)
@@ -136,22 +135,3 @@ def _describe(jobs: list[Job], device: str, *, workers: int = 1) -> None:
         total += seconds
         typer.echo(f"{task.title:60} {'done' if task.done else 'about ' + duration(seconds)}")
     typer.echo(f"{f'total on this machine, {workers} at a time':60} about {duration(total / workers)}")
-
-
-@contextmanager
-def _bar(title: str) -> Iterator[Progress]:
-    """A progress bar on a terminal, plain lines elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from robattr.reproduce.execution import progress_lines
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        with progress_lines(title) as lines:
-            yield lines
-        return
-    parts = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*parts, console=console, transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -15,17 +15,17 @@ TIMEOUT = (10, 30)  # seconds to connect, and between two pieces
 PIECE = 1 << 18
 
 
-def fetch(name: str, root: str | Path | None = None, *, progress: bool = True) -> list[Path]:
+def fetch(name: str, root: str | Path | None = None) -> list[Path]:
     """Download the missing files of a dataset to `root` and return all its files; existing files are checked."""
     chosen = info(name)
     target = folder(name, root)
     prepared = [target / file for file in chosen.prepared]
     if prepared and all(path.exists() for path in prepared):
         return prepared
-    return [fetch_file(remote, target / remote.file, of=chosen, progress=progress) for remote in chosen.remotes]
+    return [fetch_file(remote, target / remote.file, of=chosen) for remote in chosen.remotes]
 
 
-def fetch_file(remote: Remote, path: Path, *, of: DatasetInfo, progress: bool) -> Path:
+def fetch_file(remote: Remote, path: Path, *, of: DatasetInfo) -> Path:
     """Get one file from the first mirror that has it complete and unchanged."""
     for present in (path, path.with_name(path.name.removesuffix(".gz"))):  # as it is offered, or unpacked by the user
         if present.exists():
@@ -35,7 +35,7 @@ def fetch_file(remote: Remote, path: Path, *, of: DatasetInfo, progress: bool) -
     failures = []
     for url in remote.urls:
         try:
-            _retrieve(url, path, remote, progress=progress)
+            _retrieve(url, path, remote)
             return path
         except (OSError, DataError) as cause:  # every network error of requests is an OSError
             failures.append(f"{url}: {str(cause).partition(chr(10))[0] or type(cause).__name__}")
@@ -46,18 +46,18 @@ def fetch_file(remote: Remote, path: Path, *, of: DatasetInfo, progress: bool) -
     )
 
 
-def _retrieve(url: str, path: Path, remote: Remote, *, progress: bool) -> None:
+def _retrieve(url: str, path: Path, remote: Remote) -> None:
     """Get the file from one mirror; it appears at `path` once it is complete and checked."""
     part = path.with_name(f"partial-{path.name}")
     try:
-        resumed = _download(url, part, progress=progress)
+        resumed = _download(url, part)
         try:
             remote.check(part)
         except DataError:
             part.unlink()
             if not resumed:
                 raise
-            _retrieve(url, path, remote, progress=progress)  # the first part was damaged or of another file
+            _retrieve(url, path, remote)  # the first part was damaged or of another file
         else:
             part.replace(path)
     finally:
@@ -65,7 +65,7 @@ def _retrieve(url: str, path: Path, remote: Remote, *, progress: bool) -> None:
             part.unlink()
 
 
-def _download(url: str, part: Path, *, progress: bool) -> bool:
+def _download(url: str, part: Path) -> bool:
     """Complete `part`, from its present length if the server can resume; whether it was resumed."""
     requests, tqdm = need("requests", extra="data"), need("tqdm", extra="data")
     with part.open("ab") as file:
@@ -83,7 +83,7 @@ def _download(url: str, part: Path, *, progress: bool) -> bool:
                 file.truncate(0)
                 done = 0
             size = int(response.headers["Content-Length"]) + done if "Content-Length" in response.headers else None
-            name, hidden = part.name.removeprefix("partial-"), not (progress and sys.stderr.isatty())
+            name, hidden = part.name.removeprefix("partial-"), not sys.stderr.isatty()
             with tqdm.tqdm(desc=name, initial=done, total=size, unit="B", unit_scale=True, disable=hidden) as bar:
                 for piece in response.iter_content(PIECE):
                     file.write(piece)

@@ -9,10 +9,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager, redirect_stderr
+from contextlib import redirect_stderr
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
 
@@ -27,7 +28,8 @@ from robattr.reproduce.plan import Job, Task, tasks
 from robattr.runs import open_run
 from robattr.training.loop import train
 
-Progress = Callable[[int, int], None]
+Watch = Callable[[str, int, int], None]
+"""watch(title, done, total), called as each evaluation proceeds."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +45,15 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-@contextmanager
-def progress_lines(title: str) -> Iterator[Progress]:
+def print_progress(title: str, done: int, total: int) -> None:
     """The progress of an evaluation as plain lines on stderr."""
-    yield lambda done, total: say(f"{title}: attacked {done} of {total} images")
+    say(f"{title}: attacked {done} of {total} images")
 
 
 def execute(
     planned: Sequence[Task],
     *,
-    say: Callable[[str], None] = say,
-    bar: Callable[[str], AbstractContextManager[Progress]] = progress_lines,
+    watch: Watch = print_progress,
     device: str = "auto",
     data_dir: Path | None = None,
 ) -> Stopped | None:
@@ -68,14 +68,13 @@ def execute(
                 return Stopped(task, outcome.stopped_by or signal.SIGTERM)
         else:
             try:
-                with bar(task.job.name) as progress:
-                    evaluate_job(task.job, device=device, data_dir=data_dir, progress=progress)
+                evaluate_job(task.job, device=device, data_dir=data_dir, watch=watch)
             except KeyboardInterrupt:  # training handles the signal itself; an evaluation can stop anywhere
                 return Stopped(task, signal.SIGINT)
     return None
 
 
-def evaluate_job(job: Job, *, device: str, data_dir: Path | None, progress: Progress) -> None:
+def evaluate_job(job: Job, *, device: str, data_dir: Path | None, watch: Watch) -> None:
     """Evaluate a trained job, or continue its evaluation; writes the records into the run directory."""
     opened = open_run(job.path, data_dir=data_dir)
     where = choose_device(device)
@@ -94,7 +93,7 @@ def evaluate_job(job: Job, *, device: str, data_dir: Path | None, progress: Prog
         metadata={**opened.about(split="test", command=shlex.join(words)), "run": job.path.name},
         precision="tf32",  # the default of `robattr evaluate`
         compiled=where.type == "cuda",
-        progress=progress,
+        progress=partial(watch, job.name),
     )
 
 
