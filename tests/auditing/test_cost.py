@@ -42,7 +42,7 @@ def test_the_estimated_passes_are_those_of_a_training_step() -> None:
     base = rows(plan.m, plan.attack_steps)
     assert rows(plan.m + 1, plan.attack_steps) - base == plan.batch  # one pass per node
     assert rows(plan.m, plan.attack_steps + 1) - base == plan.batch * plan.m_attack
-    assert plan.passes == 3 * 2 + 4
+    assert plan.passes == plan.batch * (3 * 2 + 4)
 
 
 def test_the_time_of_a_pass_is_per_example_and_node() -> None:
@@ -51,17 +51,13 @@ def test_the_time_of_a_pass_is_per_example_and_node() -> None:
     Slow.rows = 0
     with patch.object(time, "perf_counter", lambda: float(Slow.rows)):
         assert cost.seconds_per_pass(net, x, y) == 1.0
-        estimate = cost.training_cost(net, x, y, Plan(m=4, m_attack=2, attack_steps=3, batch=2))
-    assert estimate.seconds == 2 * (3 * 2 + 4)
 
 
 def test_the_peak_is_the_weights_and_the_nodes_of_the_path() -> None:
     net, _ = wrap(Plain().eval())
-    x, y = bars(2)
+    x, _ = bars(2)
     weights = sum(p.numel() * 4 for p in net.parameters())
-    peak = [
-        cost.training_cost(net, x, y, Plan(m=m, m_attack=2, batch=b)).peak - 4 * weights for m, b in ((4, 2), (8, 4))
-    ]
+    peak = [cost.peak_bytes(net, x, Plan(m=m, m_attack=2, batch=b)) - 4 * weights for m, b in ((4, 2), (8, 4))]
     assert peak[1] == 4 * peak[0] > 0
     kept = cost.bytes_per_row(net, x)
     assert peak[0] == kept * 2 * 4
@@ -69,12 +65,11 @@ def test_the_peak_is_the_weights_and_the_nodes_of_the_path() -> None:
 
 def test_memory_decides_the_chunk(monkeypatch) -> None:
     net, _ = wrap(Plain().eval())
-    x, y = bars(2)
+    x, _ = bars(2)
     kept = cost.bytes_per_row(net, x)
     monkeypatch.setattr(cost, "memory", lambda _: int(kept * 4 * 3.5 / cost.SHARE))  # 3.5 nodes of a batch of 4
     assert cost.chunk_that_fits(net, x, m=8, batch=4) == 3
     assert cost.chunk_that_fits(net, x, m=3, batch=4) is None
-    assert not cost.training_cost(net, x, y, Plan(m=8, batch=4)).fits
     monkeypatch.setattr(cost, "memory", lambda _: 1)
     assert cost.chunk_that_fits(net, x, m=8, batch=4) == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from inspect import signature
 
 import pytest
@@ -212,8 +213,9 @@ def test_a_dataset_is_held_against_its_own_bounds() -> None:
 
 
 def test_costs_are_reported_with_a_remedy(monkeypatch) -> None:
-    monkeypatch.setattr(cost, "seconds_per_pass", lambda *_: 1.0)
-    monkeypatch.setattr(cost, "memory", lambda _: 10**5)
+    for module in (cost, sys.modules["robattr.auditing.doctor"]):
+        monkeypatch.setattr(module, "seconds_per_pass", lambda *_: 1.0)
+        monkeypatch.setattr(module, "memory", lambda _: 10**5)
     found = robattr.doctor(Plain().eval(), shape=(1, 8, 8), plan=Plan(m=8, batch=4), device="cpu")
     warned = finding(found, "cost")
     assert (warned.level, "chunk=" in warned.remedy) == ("warn", True)

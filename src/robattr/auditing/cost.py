@@ -37,30 +37,14 @@ class Plan:
 
     @property
     def passes(self) -> int:
-        """Second-order passes per example and step."""
-        return self.attack_steps * self.m_attack + self.m
+        """Second-order passes of one step. A large batch on a GPU takes less than as many single ones."""
+        return (self.attack_steps * self.m_attack + self.m) * self.batch
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Of one training step: bytes at the peak, bytes available, seconds; and seconds of one second-order pass."""
-
-    peak: int
-    available: int
-    seconds: float
-    per_pass: float
-
-    @property
-    def fits(self) -> bool:
-        return self.peak <= SHARE * self.available
-
-
-def training_cost(model: WrappedModel, x: Tensor, y: Tensor, plan: Plan) -> Cost:
-    """The cost of one step. A large batch on a GPU is faster than this extrapolation."""
+def peak_bytes(model: WrappedModel, x: Tensor, plan: Plan) -> int:
+    """Bytes of memory of one training step."""
     fixed = 4 * sum(p.numel() * p.element_size() for p in model.parameters())  # weights, gradient, Adam's two moments
-    peak = fixed + bytes_per_row(model, x) * plan.batch * max(plan.m, plan.m_attack)
-    each = seconds_per_pass(model, x, y)
-    return Cost(peak, memory(x.device), each * plan.passes * plan.batch, each)
+    return fixed + bytes_per_row(model, x) * plan.batch * max(plan.m, plan.m_attack)
 
 
 def audit_seconds(per_pass: float, *, examples: int, bounds: tuple[float, float]) -> tuple[float, float]:

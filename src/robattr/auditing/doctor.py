@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from robattr.auditing.as_dataset import Bounds, Data, as_dataset, draw, input_channels
 from robattr.auditing.audit import MAX_READ
-from robattr.auditing.cost import Plan, audit_seconds, chunk_that_fits, training_cost
+from robattr.auditing.cost import SHARE, Plan, audit_seconds, chunk_that_fits, memory, peak_bytes, seconds_per_pass
 from robattr.auditing.wrapped_model import Preprocessing, WrappedModel, wrap
 from robattr.engine import precision
 from robattr.engine.processes import choose_device
@@ -77,7 +77,7 @@ def doctor(
     except RobattrError as cause:
         return Diagnosis((Check("input", "fail", str(cause), "give data, or a shape, that the model takes"),))
     probe = ModelProbe(wrapped, x.to(place), None if y is None else y.to(place), bounds)
-    found = [*_form(notes), *_modes(model)]
+    found = [*_form(notes), _modes(model)]
     with precision("fp32", place.type):  # as in an audit
         found += examine(probe)
         if found[-1].name == "derivatives":  # the last of the list: the basic checks passed
@@ -139,15 +139,13 @@ def _form(notes: Sequence[str]) -> Iterator[Check]:
         yield Check("form", "ok", "a plain module with float32 weights and plain batch norm")
 
 
-def _modes(model: nn.Module) -> Iterator[Check]:
+def _modes(model: nn.Module) -> Check:
     """Dropout and batch norm in train mode: robattr switches them to eval mode, other libraries do not."""
     kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
     count = sum(m.training and isinstance(m, kinds) for m in model.modules())
-    if count:
-        remedy = "robattr switches them to eval mode for its calls; call model.eval() elsewhere"
-        yield Check("modes", "warn", f"{count} dropout or batch-norm layers are in train mode", remedy)
-    else:
-        yield Check("modes", "ok", "no dropout or batch norm is in train mode")
+    said = f"{count or 'no'} dropout or batch-norm layers are in train mode"
+    remedy = "robattr switches them to eval mode for its calls; call model.eval() elsewhere"
+    return _finding("modes", count > 0, said, remedy)
 
 
 def _units(model: nn.Module, p: ModelProbe) -> Iterator[Check]:
@@ -173,11 +171,9 @@ def _operations(model: nn.Module, p: ModelProbe) -> Iterator[Check]:
     with _Operators() as operators:
         forward(p.model, p.x[:2])
     mutating = sorted(name for name in operators.seen if name.endswith("_") and not name.startswith("_"))
-    if mutating:
-        remedy = "fine here; Captum methods with hooks (DeepLift, GuidedBackprop) need inplace=False"
-        yield Check("in place", "warn", f"values are overwritten by {', '.join(mutating[:5])}", remedy)
-    else:
-        yield Check("in place", "ok", "no operation is in place")
+    said = f"values are overwritten by {', '.join(mutating[:5])}" if mutating else "no operation is in place"
+    remedy = "fine here; Captum methods with hooks (DeepLift, GuidedBackprop) need inplace=False"
+    yield _finding("in place", bool(mutating), said, remedy)
     if (
         any("scaled_dot_product" in getattr(f, "__name__", "") for f in functions.seen)
         or any("attention" in name or "transformer" in name for name in operators.seen)
@@ -216,23 +212,26 @@ def _is_curved(model: nn.Module, x: Tensor, y: Tensor) -> bool:
 
 def _costs(model: WrappedModel, p: ModelProbe, plan: Plan) -> Iterator[Check]:
     """Memory and time of one update of an IG objective and of an audit, measured on a few examples."""
-    cost = training_cost(model, p.x, p.targets, plan)
+    per_pass, peak, available = (
+        seconds_per_pass(model, p.x, p.targets),
+        peak_bytes(model, p.x, plan),
+        memory(p.x.device),
+    )
     said = (
         f"one update (batch {plan.batch}, m = {plan.m}, {plan.attack_steps} attack steps) takes about "
-        f"{_duration(cost.seconds)} and {cost.peak / 2**30:.2g} of {cost.available / 2**30:.3g} GiB on {p.x.device}"
+        f"{_duration(per_pass * plan.passes)} and {peak / 2**30:.2g} of {available / 2**30:.3g} GiB on {p.x.device}"
     )
-    if cost.fits:
-        yield Check("cost", "ok", said)
-    else:
-        chunk = chunk_that_fits(model, p.x, m=plan.m, batch=plan.batch) or plan.m
-        remedy = f"harden then evaluates {chunk} nodes at a time (chunk={chunk}); or use a smaller batch"
-        yield Check("cost", "warn", said, remedy)
-    paper, both = audit_seconds(cost.per_pass, examples=AUDITED, bounds=p.bounds)
+    chunk = chunk_that_fits(model, p.x, m=plan.m, batch=plan.batch) or plan.m
+    remedy = f"harden then evaluates {chunk} nodes at a time (chunk={chunk}); or use a smaller batch"
+    yield _finding("cost", peak > SHARE * available, said, remedy)
+    paper, both = audit_seconds(per_pass, examples=AUDITED, bounds=p.bounds)
     said = f"{AUDITED} examples take about {_duration(paper)} (paper) or {_duration(both)} (both protocols)"
-    if paper < LONG:
-        yield Check("audit", "ok", said)
-    else:
-        yield Check("audit", "warn", said, "use a GPU, fewer examples, or --points 20 --steps 20 for a first look")
+    remedy = "use a GPU, fewer examples, or --points 20 --steps 20 for a first look"
+    yield _finding("audit", paper >= LONG, said, remedy)
+
+
+def _finding(name: str, warned: bool, said: str, remedy: str) -> Check:
+    return Check(name, "warn", said, remedy) if warned else Check(name, "ok", said)
 
 
 def _duration(seconds: float) -> str:

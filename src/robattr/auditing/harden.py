@@ -122,22 +122,24 @@ def harden(
         few = given.pixels(given.train.images[:256]).to(world.device)
         check_examples(tuned, few, given.train.labels[:256].to(world.device), given.bounds)
         tuned.freeze(batch_norm=batch_norm, layers=freeze)
-        frozen = {"batch_norm": batch_norm, "freeze": sorted(freeze)}
-        config = {"name": "Before", "method": "before", "training": frozen}
-        config |= {"notes": notes, "skipped": list(given.skipped)}
+        config = {
+            "name": "Before", "method": "before", "notes": notes, "skipped": list(given.skipped),
+            "training": {"batch_norm": batch_norm, "freeze": sorted(freeze)},
+        }  # fmt: skip
         tuned.eval()
         before = record(
             tuned, given, settings, place / "before", config=config, world=world, command=command or CALLED, watch=watch
         )
+        begun = RunDirectory(place / "hardened")
         if run.second_order and run.own is None:
-            fits = chunk_that_fits(tuned, given.pixels(given.train.images[:1]).to(world.device), m=run.m, batch=batch)
-            begun = RunDirectory(place / "hardened")  # a run continues with its own chunk, on any machine
-            fits = read_config(begun).get("chunk") if begun.config.exists() else fits
+            fits = chunk_that_fits(tuned, few[:1], m=run.m, batch=batch)
+            fits = read_config(begun).get("chunk") if begun.config.exists() else fits  # as it began, on any machine
             run = replace(run, chunk=run.chunk or fits)
-        _check_begun(run, RunDirectory(place / "hardened"), place)
+        _check_begun(run, begun, place)
         if world.leads and tuned.preprocessed:
-            _write_preprocessing(tuned, RunDirectory(place / "hardened"))
-        outcome = train(run, place / "hardened", dataset=given, model=tuned, device=device, resume=True)
+            begun.path.mkdir(parents=True, exist_ok=True)
+            write_json(begun.preprocessing, {"mean": tuned.mean.tolist(), "std": tuned.std.tolist()})
+        outcome = train(run, begun.path, dataset=given, model=tuned, device=device, resume=True)
         if not outcome.finished:
             return Hardened(_restored(tuned, model), outcome, verdict(before), None, {}, None)
         tuned.eval()
@@ -145,7 +147,11 @@ def harden(
             tuned, given, draw(given, examples, seed=seed), settings, outcome.path,
             world=world, command=command or CALLED, watch=watch,
         )  # fmt: skip
-        difference = compare(strictest(before).records, _same(before, after).records)
+        first = strictest(before)
+        second = next(
+            e for e in after.evaluations if all(e.summary[k] == first.summary[k] for k in ("protocol", "map"))
+        )
+        difference = compare(first.records, second.records)
         page = _page(before, after, difference, place / "report.html", of=type(model).__name__) if world.leads else None
     return Hardened(_restored(tuned, model), outcome, verdict(before), verdict(after), difference, page)
 
@@ -188,29 +194,14 @@ def _check_begun(run: TrainConfig, begun: RunDirectory, place: Path) -> None:
         )
 
 
-def _write_preprocessing(tuned: WrappedModel, here: RunDirectory) -> None:
-    """Write the preprocessing next to the weights."""
-    here.path.mkdir(parents=True, exist_ok=True)
-    write_json(here.preprocessing, {"mean": tuned.mean.tolist(), "std": tuned.std.tolist()})
-
-
 def _restored(tuned: WrappedModel, model: nn.Module) -> nn.Module:
     """The tuned module on the device of the original, with the original's modes and requires_grad."""
-    first = next(model.parameters())
-    flags = {name: p.requires_grad for name, p in unwrap(model)[0].named_parameters()}
-    for name, p in tuned.module.named_parameters():
-        p.requires_grad_(flags.get(name, True))
-    modes = {name: part.training for name, part in unwrap(model)[0].named_modules()}
-    for name, part in tuned.module.named_modules():
-        part.training = modes.get(name, model.training)
-    return tuned.module.to(first.device)
-
-
-def _same(before: RunResults, after: RunResults) -> Any:
-    """The evaluation of `after` with the protocol and map of the strictest one of `before`."""
-    summary = strictest(before).summary
-    same = (summary["protocol"], summary["map"])
-    return next(e for e in after.evaluations if (e.summary["protocol"], e.summary["map"]) == same)
+    original = unwrap(model)[0]
+    for p, was in zip(tuned.module.parameters(), original.parameters(), strict=True):
+        p.requires_grad_(was.requires_grad)
+    for part, like in zip(tuned.module.modules(), original.modules(), strict=True):
+        part.training = like.training
+    return tuned.module.to(next(original.parameters()).device)
 
 
 def _page(before: RunResults, after: RunResults, found: Mapping[str, Comparison], path: Path, *, of: str) -> Path:
