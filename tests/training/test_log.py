@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from robattr.errors import CheckpointError
-from robattr.training.log import Bar, Lines, Log
+from robattr.training.log import Log
 from robattr.training.run_directory import RunDirectory
 from train_fixtures import QUICK, lines
 
 RECORD = {"step": 50, "loss": 0.5, "penalty": 2.0, "accuracy": 0.5, "rate": 10.0, "lr": 1e-3}
 
 
-def test_lines_have_rate_eta_loss_penalty_and_accuracy(capsys):
-    Lines(100).show(RECORD)
+def test_lines_have_rate_eta_loss_penalty_and_accuracy(tmp_path, capsys):
+    with Log(RunDirectory(tmp_path), replace(QUICK, steps=100), step=0) as log:
+        log.write(RECORD)
     said = capsys.readouterr().err
     assert said == "step 50/100  loss 0.5  penalty 2  accuracy 50.0%  10 steps/s  eta 0:00:05\n"
 
 
-def test_the_bar_shows_the_same_and_keeps_validation_lines(capsys):
-    bar = Bar(100, step=0)
-    bar.advance(50)
-    bar.show(RECORD)
-    bar.show({"step": 50, "val_accuracy": 0.75})
-    bar.close()
+def test_the_bar_shows_the_same_and_keeps_validation_lines(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with Log(RunDirectory(tmp_path), replace(QUICK, steps=100), step=0) as log:
+        log.advance(50)
+        log.write(RECORD)
+        log.write({"step": 50, "val_accuracy": 0.75})
     said = capsys.readouterr().err
-    assert "step 50  val_accuracy 75.0%" in said
+    assert "step 50/100  val_accuracy 75.0%" in said
     assert " 50/100" in said
     assert "loss 0.5  penalty 2" in said
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod, sqrt
+from math import inf, prod, sqrt
 from typing import Literal, TypeAlias
 
 import torch
@@ -46,11 +46,6 @@ class Check:
     finding: str
     remedy: str = ""
     error: RobattrError | None = field(default=None, repr=False, compare=False)
-
-    def raise_if_failed(self) -> None:
-        """Raise the failure as one sentence: finding and remedy."""
-        if self.level == "fail":
-            raise self.error or InvalidInput(f"{self.finding}: {self.remedy}")
 
 
 @dataclass(frozen=True)
@@ -115,14 +110,13 @@ def finite(p: ModelProbe) -> Finding:
     """Whether all logits are finite."""
     if p.logits.isfinite().all():
         return "ok", "all logits are finite", ""
-    said = "expected finite logits, got NaN or infinite ones"
-    return "fail", said, "check the weights and the input range"
+    return "fail", "expected finite logits, got NaN or infinite ones", "check the weights and the input range"
 
 
 def deterministic(p: ModelProbe) -> Finding:
     """Whether a second call returns the same logits, but for the rounding of operations without a fixed order."""
     again = forward(p.model, p.x[:BATCH])
-    if _gap(again, p.logits[:BATCH]) <= _tolerance(p):
+    if float((again - p.logits[:BATCH]).abs().max()) <= _tolerance(p):
         return "ok", "two calls return the same logits", ""
     said = "two calls in eval mode return different logits"
     return "fail", said, "pass training=self.training to F.dropout; do not sample in eval mode"
@@ -138,10 +132,7 @@ def independent_of_batch(p: ModelProbe) -> Finding:
     """
     ok: Finding = "ok", "an example's logits do not depend on its batch", ""
     gap = _batch_gap(p.model, p.x[:FEW])
-    if gap <= _tolerance(p):
-        return ok
-    exact = _batch_gap_in_float64(p)
-    if exact is not None and exact <= sqrt(FLOAT64 / _unit_roundoff(p.x)) * gap:
+    if gap <= _tolerance(p) or _batch_gap_in_float64(p) <= sqrt(FLOAT64 / _unit_roundoff(p.x)) * gap:
         return ok
     said = f"an example's logits change by {gap:.2g} with the other examples in its batch"
     return "fail", said, "normalise per example, or by running statistics"
@@ -239,19 +230,18 @@ def examine(p: ModelProbe, *, differentiated: bool = True) -> Iterator[Check]:
 
     Without `differentiated` no derivative is checked: the attack takes its gradients from another network.
     """
-    for name, check in BASIC.items():
+    for name, check in {**BASIC, **FURTHER, **(SECOND_ORDER if differentiated else {})}.items():
         for found in _run(name, check, p):
             yield found
-            if found.level == "fail":
+            if found.level == "fail" and name in BASIC:
                 return
-    for name, check in {**FURTHER, **(SECOND_ORDER if differentiated else {})}.items():
-        yield from _run(name, check, p)
 
 
 def require(p: ModelProbe, *, differentiated: bool = True) -> None:
-    """Raise the first failure of the list."""
+    """Raise the first failure of the list as one sentence: finding and remedy."""
     for found in examine(p, differentiated=differentiated):
-        found.raise_if_failed()
+        if found.level == "fail":
+            raise found.error or InvalidInput(f"{found.finding}: {found.remedy}")
 
 
 def check(
@@ -333,22 +323,18 @@ def _second_derivatives(
     return in_input, [q.grad for q in copies.values() if q.grad is not None]
 
 
-def _gap(a: Tensor, b: Tensor) -> float:
-    return float((a - b).abs().max())
-
-
 def _batch_gap(model: nn.Module, x: Tensor) -> float:
     """The largest difference between the logits of the first example alone and in a batch."""
-    return _gap(forward(model, x)[:1], forward(model, x[:1]))
+    return float((forward(model, x)[:1] - forward(model, x[:1])).abs().max())
 
 
-def _batch_gap_in_float64(p: ModelProbe) -> float | None:
-    """The same in float64; None where the model cannot be copied or does not run in float64."""
+def _batch_gap_in_float64(p: ModelProbe) -> float:
+    """The same in float64; infinite where the model cannot be copied or does not run in float64."""
     try:
         with torch.autocast(p.x.device.type, enabled=False):
             return _batch_gap(deepcopy(p.model).double(), p.x[:FEW].double())
     except Exception:  # a model of the user's may raise anything
-        return None
+        return inf
 
 
 def _tolerance(p: ModelProbe) -> float:

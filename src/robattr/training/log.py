@@ -28,12 +28,12 @@ class Log:
     def __init__(self, here: RunDirectory, run: TrainConfig, *, step: int, silent: bool = False) -> None:
         self._clock = (step, time.perf_counter())
         self._said = set[str]()
-        self._silent = silent
+        self._silent, self._steps = silent, run.steps
         if not silent:
             _truncate(here.metrics, step)
             self._file = open(here.metrics, "a", encoding="utf-8")  # noqa: SIM115 (closed by __exit__)
             self._tensorboard = _tensorboard(here.path, step) if run.tensorboard else None
-            self._console = _console(run.steps, step)
+            self._bar = _bar(run.steps, step) if sys.stderr.isatty() else None
 
     def __enter__(self) -> Log:
         return self
@@ -41,7 +41,8 @@ class Log:
     def __exit__(self, *_: object) -> None:
         if self._silent:
             return
-        self._console.close()
+        if self._bar is not None:
+            self._bar.stop()
         with suppress(OSError):  # `write` has already reported a full disk
             self._file.close()
         if self._tensorboard is not None:
@@ -69,76 +70,48 @@ class Log:
             for key, value in record.items():
                 if key != "step":
                     self._tensorboard.add_scalar(key, value, record["step"])
-        self._console.show(record)
+        words = _words(record, self._steps)
+        if self._bar is None or "val_accuracy" in record:
+            self._print(f"step {record['step']}/{self._steps}  {words}")
+        else:
+            self._bar.update(self._bar.task_ids[0], description=words)
 
     def advance(self, step: int) -> None:
         """Move the progress bar, if there is one, to `step`."""
-        if not self._silent:
-            self._console.advance(step)
+        if not self._silent and self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=step)
 
     def say(self, *notes: str) -> None:
         """Print notes for the user, each of them once."""
         for note in notes:
             if not self._silent and note not in self._said:
                 self._said.add(note)
-                self._console.say(note)
+                self._print(note)
 
     def sync(self) -> None:
         """Flush `metrics.jsonl` to the disk, so that no checkpoint is ahead of it."""
         os.fsync(self._file.fileno())
 
-
-class Lines:
-    """Progress as plain lines, for files and pipes."""
-
-    def __init__(self, steps: int) -> None:
-        self._steps = steps
-
-    def show(self, record: Record) -> None:
-        self.say(f"step {record['step']}/{self._steps}  {_words(record, self._steps)}")
-
-    def advance(self, step: int) -> None: ...
-
-    def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    def close(self) -> None: ...
+    def _print(self, line: str) -> None:
+        """Print a line on stderr, above the bar if there is one."""
+        if self._bar is None:
+            print(line, file=sys.stderr, flush=True)
+        else:
+            self._bar.console.print(line, highlight=False, markup=False)
 
 
-class Bar:
-    """Progress as a bar with the latest metrics, for a terminal."""
-
-    def __init__(self, steps: int, *, step: int) -> None:
+def _bar(steps: int, step: int) -> Any:
+    """A progress bar with the latest metrics, for a terminal; None without rich, which is optional."""
+    try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-        columns = (MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
-        self._progress = Progress(*columns, console=Console(stderr=True))
-        self._task = self._progress.add_task("", total=steps, completed=step)
-        self._steps = steps
-        self._progress.start()
-
-    def show(self, record: Record) -> None:
-        if "val_accuracy" in record:
-            self.say(f"step {record['step']}  {_words(record, self._steps)}")
-        else:
-            self._progress.update(self._task, description=_words(record, self._steps))
-
-    def advance(self, step: int) -> None:
-        self._progress.update(self._task, completed=step)
-
-    def say(self, text: str) -> None:
-        self._progress.console.print(text, highlight=False, markup=False)
-
-    def close(self) -> None:
-        self._progress.stop()
-
-
-def _console(steps: int, step: int) -> Lines | Bar:
-    if sys.stderr.isatty():
-        with suppress(ImportError):  # rich is optional
-            return Bar(steps, step=step)
-    return Lines(steps)
+    except ImportError:
+        return None
+    columns = (MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
+    bar = Progress(*columns, console=Console(stderr=True))
+    bar.add_task("", total=steps, completed=step)
+    bar.start()
+    return bar
 
 
 def _words(record: Record, steps: int) -> str:
