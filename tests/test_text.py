@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from robattr._text import interval, number, numbers, printable
+from robattr._text import duration, interval, number, numbers, printable
 from robattr.errors import InvalidInput
 
 
@@ -33,3 +33,19 @@ def test_lists_of_numbers() -> None:
 
 def test_control_characters_and_broken_bytes_are_written_out() -> None:
     assert printable("é\x1b[2J\n\udc80") == "é\\x1b[2J\\n\\udc80"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.0012, "1.2 ms"),
+        (0.2, "200 ms"),
+        (1.16, "1.16 s"),
+        (90, "90 s"),
+        (150, "2.5 min"),
+        (9000, "2.5 h"),
+        (864000, "10 days"),
+    ],
+)
+def test_durations_in_words(seconds: float, said: str) -> None:
+    assert duration(seconds) == said

@@ -43,3 +43,12 @@ def interval(text: str) -> tuple[float, float]:
 def printable(name: str) -> str:
     """A foreign name with control characters, which a terminal would obey, and torn bytes written out."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in name)
+
+
+def duration(seconds: float) -> str:
+    """`350 ms`, `40 s`, `12 min`, `3.5 h`, `12 days`."""
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            amount = seconds / size
+            return f"{amount:.0f} {unit}" if amount >= 10 else f"{amount:.1f} {unit}"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

@@ -103,12 +103,12 @@ def test_data_in_other_forms() -> None:
     assert torch.equal(turned.test.labels, 9 - mini.test.labels)
     with pytest.raises(InvalidInput, match="got None"):
         as_dataset(None)
-    with pytest.raises(InvalidInput, match="labels from 0 on, got -1"):
+    with pytest.raises(InvalidInput, match=r"expected train labels in 0\.\.1, got -1\.\.1"):
         as_dataset((x, 2 * (y > 0).long() - 1))
     for wrong, words in (
         ((x.long(), y), r"inputs \(N, \.\.\.\) of floats, or uint8 images, got \(12, 1, 8, 8\) of torch.int64"),
-        ((x, y.float()), r"12 whole-number labels, got \(12,\) of torch.float32"),
-        ((x, y[:3]), r"12 whole-number labels, got \(3,\)"),
+        ((x, y.float()), r"12 whole-number labels \(N,\), got \(12,\) of torch.float32"),
+        ((x, y[:3]), r"12 whole-number labels \(N,\), got \(3,\)"),
         ((x[:0], y[:0]), r"inputs .* got \(0, 1, 8, 8\)"),
     ):
         with pytest.raises(InvalidInput, match=words):

@@ -104,13 +104,6 @@ def test_seeds_and_protocols_share_what_they_can(tmp_path: Path) -> None:
         jobs("table1", tmp_path, protocol="strct")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(0.2, "0 s"), (90, "90 s"), (150, "2.5 min"), (9000, "2.5 h"), (864000, "10 days")]
-)
-def test_durations_in_words(seconds: float, said: str) -> None:
-    assert plan.duration(seconds) == said
-
-
 class Counted(nn.Module):
     """Counts the images that it sees: the clock of the estimates in these tests."""
 

@@ -23,7 +23,7 @@ from robattr._extras import need
 from robattr._text import printable
 from robattr.data import Dataset, Split
 from robattr.data.image_folder import image_files
-from robattr.data.tensors import gathered, partition
+from robattr.data.tensors import checked_labels, gathered, partition
 from robattr.errors import DataError, InvalidInput, nearest
 from robattr.formula.neighbourhoods import check_bounds
 
@@ -175,8 +175,7 @@ def _tensor(values: Any) -> Tensor:
 def _from_tensors(
     x: Tensor, y: Tensor, *, bounds: Bounds, classes: Sequence[str] | None, held_out: float, seed: int, checked: bool
 ) -> Dataset:
-    inputs, labels = x.cpu(), y.cpu()
-    low, high = bounds
+    inputs, (low, high) = x.cpu(), bounds
     if inputs.dtype == torch.uint8:
         inputs = low + inputs.float() * ((high - low) / 255)
     if not inputs.is_floating_point() or inputs.dim() < 2 or not len(inputs):
@@ -188,11 +187,8 @@ def _from_tensors(
         raise InvalidInput("expected finite inputs, got NaN or infinite values: remove those examples")
     if checked:
         check_bounds(inputs, bounds)
-    if labels.shape != (len(inputs),) or labels.is_floating_point():
-        raise InvalidInput(f"expected {len(inputs)} whole-number labels, got {tuple(labels.shape)} of {labels.dtype}")
-    if labels.min() < 0:
-        raise InvalidInput(f"expected labels from 0 on, got {int(labels.min())}: number the classes 0, 1, 2, …")
-    whole = Split(inputs.float(), labels.long(), torch.arange(len(labels)))
+    labels = checked_labels(inputs, y.cpu())
+    whole = Split(inputs.float(), labels, torch.arange(len(labels)))
     parts = partition(whole.labels, validation=held_out, test=held_out, seed=seed)
     train, held, tested = (whole.take(part) for part in parts)
     titles = tuple(classes) if classes is not None else tuple(map(str, range(int(labels.max()) + 1)))

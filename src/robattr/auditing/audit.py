@@ -12,7 +12,7 @@ from torch import nn
 
 from robattr.attacks.maps import AttributionMap
 from robattr.auditing.as_dataset import Data, as_dataset
-from robattr.auditing.record import ProtocolName, Settings, Watch, record, silent
+from robattr.auditing.record import ProtocolName, Settings, Watch, record
 from robattr.auditing.wrapped_model import Preprocessing, wrap
 from robattr.engine.processes import join
 from robattr.errors import InvalidInput
@@ -59,7 +59,7 @@ def audit(
     compiled: bool = False,
     fresh: bool = False,
     command: str | None = None,
-    watch: Watch = silent,
+    watch: Watch = lambda title, done, total: None,
 ) -> Audit:
     """Attack the explanations of `model` on `data` and report how robust they are.
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from robattr._text import duration
 from robattr.auditing.as_dataset import Bounds, Data, as_dataset, draw, input_channels
 from robattr.auditing.audit import MAX_READ
 from robattr.auditing.cost import SHARE, Plan, audit_seconds, chunk_that_fits, memory, peak_bytes, seconds_per_pass
@@ -219,26 +220,19 @@ def _costs(model: WrappedModel, p: ModelProbe, plan: Plan) -> Iterator[Check]:
     )
     said = (
         f"one update (batch {plan.batch}, m = {plan.m}, {plan.attack_steps} attack steps) takes about "
-        f"{_duration(per_pass * plan.passes)} and {peak / 2**30:.2g} of {available / 2**30:.3g} GiB on {p.x.device}"
+        f"{duration(per_pass * plan.passes)} and {peak / 2**30:.2g} of {available / 2**30:.3g} GiB on {p.x.device}"
     )
     chunk = chunk_that_fits(model, p.x, m=plan.m, batch=plan.batch) or plan.m
     remedy = f"harden then evaluates {chunk} nodes at a time (chunk={chunk}); or use a smaller batch"
     yield _finding("cost", peak > SHARE * available, said, remedy)
     paper, both = audit_seconds(per_pass, examples=AUDITED, bounds=p.bounds)
-    said = f"{AUDITED} examples take about {_duration(paper)} (paper) or {_duration(both)} (both protocols)"
+    said = f"{AUDITED} examples take about {duration(paper)} (paper) or {duration(both)} (both protocols)"
     remedy = "use a GPU, fewer examples, or --points 20 --steps 20 for a first look"
     yield _finding("audit", paper >= LONG, said, remedy)
 
 
 def _finding(name: str, warned: bool, said: str, remedy: str) -> Check:
     return Check(name, "warn", said, remedy) if warned else Check(name, "ok", said)
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("s", 1.0)):
-        if seconds >= 2 * size or (unit == "s" and seconds >= size):
-            return f"{seconds / size:.3g} {unit}"
-    return f"{1000 * seconds:.3g} ms"
 
 
 class _Functions(TorchFunctionMode):

@@ -13,7 +13,7 @@ from torch import nn
 from robattr.attacks.maps import AttributionMap
 from robattr.auditing.as_dataset import Data, as_dataset, draw
 from robattr.auditing.cost import chunk_that_fits
-from robattr.auditing.record import Settings, Watch, check_examples, measure, record, silent
+from robattr.auditing.record import Settings, Watch, check_examples, measure, record
 from robattr.auditing.wrapped_model import BatchNorm, Preprocessing, WrappedModel, check_copy, unwrap, wrap
 from robattr.data import Dataset
 from robattr.engine import precision
@@ -86,7 +86,7 @@ def harden(
     seed: int = 0,
     device: str = "auto",
     command: str | None = None,
-    watch: Watch = silent,
+    watch: Watch = lambda title, done, total: None,
 ) -> Hardened:
     """Fine-tune a copy of `model` from its weights and audit it before and after; `model` itself is not changed.
 

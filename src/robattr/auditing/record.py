@@ -37,10 +37,6 @@ Watch: TypeAlias = Callable[[str, int, int], None]
 """watch(title, done, total), called as each evaluation proceeds."""
 
 
-def silent(title: str, done: int, total: int) -> None:
-    """Show no progress."""
-
-
 @dataclass(frozen=True)
 class Settings:
     """Settings of an audit. None is the dataset's own eps, steps or points, else ε = 8/255 of the range, 50, 100."""

@@ -124,8 +124,8 @@ def _describe(jobs: list[Job], device: str, *, workers: int = 1) -> None:
     """Print the tasks and their estimated times, with as many threads as they will have."""
     import torch
 
+    from robattr._text import duration
     from robattr.reproduce import tasks
-    from robattr.reproduce.plan import duration
 
     if workers > 1:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))

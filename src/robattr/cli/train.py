@@ -162,7 +162,7 @@ def sweep(
     Start the same command again to continue, or on more machines that share the folder to go faster.
     """
     from robattr.runs import measure_on_validation
-    from robattr.training.sweep import check_grid, parse_axes, table
+    from robattr.training.sweep import parse_axes, table
     from robattr.training.sweep import sweep as begin
 
     if not over:
@@ -170,8 +170,6 @@ def sweep(
     words = [*(set_ or []), *_flags(seed=seed, precision=precision)]
     run = resolve(recipe, config=config, words=words, objective=objective)
     axes = parse_axes(over)
-    if trials is None:
-        check_grid(run, axes)
     out = out or Path("runs") / "sweeps" / run.recipe
 
     def prepare(point: TrainConfig, path: Path) -> TrainConfig:

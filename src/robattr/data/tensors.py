@@ -40,7 +40,7 @@ def from_tensors(
         x, y = torch.as_tensor(x), torch.as_tensor(y)  # arrays and lists too
     except (TypeError, ValueError, RuntimeError) as cause:
         raise InvalidInput(f"expected tensors or arrays of images and of whole-number labels: {cause}") from cause
-    x, y = _checked_images(x, bounds), _checked_labels(x, y)
+    x, y = _checked_images(x, bounds), checked_labels(x, y)
     count = int(y.max()) + 1
     titles = tuple(classes) if classes is not None else tuple(map(str, range(count)))
     parts = partition(y, validation=validation, test=test, seed=seed)
@@ -139,7 +139,7 @@ def _checked_images(x: Tensor, bounds: tuple[float, float]) -> Tensor:
     return x.float()
 
 
-def _checked_labels(x: Tensor, y: Tensor) -> Tensor:
+def checked_labels(x: Tensor, y: Tensor) -> Tensor:
     if y.shape != (len(x),) or y.is_floating_point() or y.is_complex():
         raise InvalidInput(f"expected {len(x)} whole-number labels (N,), got {tuple(y.shape)} of {y.dtype}")
     return y.long()

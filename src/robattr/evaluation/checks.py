@@ -272,7 +272,7 @@ def check_kinds(model: object, x: object, y: object, protocol: object, map: obje
             raise InvalidInput(f"expected {name} to be a {kind.__name__}, got {type(value).__name__}: {remedy}")
 
 
-def check_source(source: nn.Module, model: nn.Module, x: Tensor, y: Tensor) -> None:
+def check_source(source: nn.Module, model: nn.Module, x: Tensor) -> None:
     """Refuse a transfer attack from a network with other inputs or classes."""
     check_model(source)
     try:

@@ -95,7 +95,7 @@ def evaluate(
     with arithmetic(precision, job.device.type):
         check(model, x.to(job.device), y.to(job.device), job.ids, protocol, differentiated=source is None)
         if source is not None:
-            check_source(source, model, x[:1].to(job.device), y[:1].to(job.device))
+            check_source(source, model, x[:1].to(job.device))
         job = replace(job, y=y.long())
         if out is None:
             records = job.measured(progress)

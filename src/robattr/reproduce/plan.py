@@ -240,12 +240,3 @@ def _clock(work: Callable[[int], object], count: int, device: torch.device) -> f
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - began
-
-
-def duration(seconds: float) -> str:
-    """`40 s`, `12 min`, `3.5 h`, `12 days`."""
-    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            amount = seconds / size
-            return f"{amount:.0f} {unit}" if amount >= 10 else f"{amount:.1f} {unit}"
-    return f"{seconds:.0f} s"

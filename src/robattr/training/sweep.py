@@ -88,7 +88,7 @@ def parse_axes(words: Iterable[str]) -> dict[str, Axis]:
     return axes
 
 
-def check_grid(run: TrainConfig, over: Mapping[str, Axis]) -> None:
+def _check_grid(run: TrainConfig, over: Mapping[str, Axis]) -> None:
     """Check every point of a grid, before any of them is trained."""
     for point in _grid(over):
         try:
@@ -119,7 +119,7 @@ def sweep(
     out = Path(out)
     run = replace(run if objective is None else run.with_objective(objective), full=False)
     if trials is None:
-        check_grid(run, over)
+        _check_grid(run, over)
     around = {key: value for key, value in {**run.decisive(), "steps": run.steps}.items() if key not in over}
     label = json.dumps([around, by])  # scores of other settings or measures are not reused
 
