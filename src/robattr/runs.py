@@ -151,18 +151,11 @@ def measure_on_validation(examples: int = 100, *, device: str = "auto", data_dir
             return scores
         protocol = _validation_protocol(run)
         x, y, ids = run.data.examples("validation", examples)
-        records = [
-            record
-            for first in range(0, len(x), BLOCK)
-            for record in evaluate_batch(
-                model,
-                x[first : first + BLOCK].to(world.device),
-                y[first : first + BLOCK].to(world.device),
-                ids=ids[first : first + BLOCK].tolist(),
-                protocol=protocol,
-                map=integrated_gradients(protocol.N),
-            )
-        ]
+        records = []
+        for some, labels, numbers in zip(x.split(BLOCK), y.split(BLOCK), ids.split(BLOCK), strict=True):
+            inputs = some.to(world.device), labels.to(world.device)
+            map = integrated_gradients(protocol.N)
+            records += evaluate_batch(model, *inputs, ids=numbers.tolist(), protocol=protocol, map=map)
         scores["adv_acc"] = sum(bool(record["adv_correct"]) for record in records) / len(records)
         for column in ("topk", "kendall"):
             known = [record[column] for record in records if record["correct"] and record[column] is not None]

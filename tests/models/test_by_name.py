@@ -62,7 +62,7 @@ def test_factories(what: str, out: int, nets: str) -> None:
         ("factories_broken:make", InvalidInput, "importing 'factories_broken' failed: .*'a_package_nobody_has'"),
         ("factories_syntax:make", InvalidInput, "SyntaxError"),
         ("{nets}:mak", InvalidInput, "did you mean 'make'"),
-        ("{nets}:number", UnsupportedModel, "got int"),
+        ("{nets}:number", UnsupportedModel, "'int' object is not callable"),
         ("{nets}:wants", UnsupportedModel, "missing .* 'depth'"),
         ("{nets}:wrong", UnsupportedModel, "got str"),
         ("{nets}:fails", UnsupportedModel, "OSError: disk on fire"),

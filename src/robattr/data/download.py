@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from robattr._extras import need
@@ -83,8 +82,9 @@ def _download(url: str, part: Path) -> bool:
                 file.truncate(0)
                 done = 0
             size = int(response.headers["Content-Length"]) + done if "Content-Length" in response.headers else None
-            name, hidden = part.name.removeprefix("partial-"), not sys.stderr.isatty()
-            with tqdm.tqdm(desc=name, initial=done, total=size, unit="B", unit_scale=True, disable=hidden) as bar:
+            name = part.name.removeprefix("partial-")
+            # disable=None: no bar unless stderr is a terminal
+            with tqdm.tqdm(desc=name, initial=done, total=size, unit="B", unit_scale=True, disable=None) as bar:
                 for piece in response.iter_content(PIECE):
                     file.write(piece)
                     bar.update(len(piece))

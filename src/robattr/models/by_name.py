@@ -44,7 +44,12 @@ def from_factory(ref: str) -> nn.Module:
     came with a file. If the name is a module object, not a function, it is returned.
     """
     found = import_named(ref, example="my_nets:make_net")
-    model = found if isinstance(found, nn.Module) else _call(found, ref)
+    try:
+        model = found if isinstance(found, nn.Module) else found()
+    except RobattrError:
+        raise
+    except Exception as cause:
+        raise UnsupportedModel(f"{ref!r} failed: {type(cause).__name__}: {cause}") from cause
     if not isinstance(model, nn.Module):
         raise UnsupportedModel(f"expected {ref!r} to return a torch.nn.Module, got {type(model).__name__}")
     return model
@@ -55,34 +60,16 @@ def import_named(ref: str, *, example: str) -> Any:
     if not re.fullmatch(f"{NAME}:{NAME}", ref):
         raise InvalidInput(f"expected 'package.module:factory', got {ref!r}; for example {example!r}")
     where, _, what = ref.partition(":")
-    return _attribute(_import(where), what, ref)
-
-
-def _import(name: str) -> Any:
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(where)
     except Exception as cause:
-        raise InvalidInput(f"importing {name!r} failed: {type(cause).__name__}: {cause}") from cause
+        raise InvalidInput(f"importing {where!r} failed: {type(cause).__name__}: {cause}") from cause
     finally:
         sys.path.remove(here)
-
-
-def _attribute(module: Any, path: str, ref: str) -> Any:
     try:
-        return reduce(getattr, path.split("."), module)
+        return reduce(getattr, what.split("."), module)
     except AttributeError as cause:
         public = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        raise InvalidInput(f"{module.__name__!r} has no {path!r}: {nearest(path, public)}") from cause
-
-
-def _call(make: Any, ref: str) -> Any:
-    if not callable(make):
-        raise UnsupportedModel(f"expected {ref!r} to be a function that returns a module, got {type(make).__name__}")
-    try:
-        return make()
-    except RobattrError:
-        raise
-    except Exception as cause:
-        raise UnsupportedModel(f"{ref!r} failed: {type(cause).__name__}: {cause}") from cause
+        raise InvalidInput(f"{where!r} has no {what!r}: {nearest(what, public)}") from cause

@@ -175,17 +175,15 @@ def _check(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None
     """Refuse weights that do not fit, with a shorter message than torch's."""
     wanted = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     found = {name: tuple(value.shape) for name, value in tensors.items()}
-    differ = [f"{n} (expected {wanted[n]}, got {found[n]})" for n in wanted if n in found and wanted[n] != found[n]]
     faults = {
         "missing": [name for name in wanted if name not in found],
         "unexpected": [name for name in found if name not in wanted],
-        "other shape": differ,
+        "other shape": [
+            f"{name} (expected {shape}, got {found[name]})"
+            for name, shape in wanted.items()
+            if found.get(name, shape) != shape
+        ],
     }
-    told = [f"{fault}: {_some(names)}" for fault, names in faults.items() if names]
+    told = [f"{fault}: {', '.join(names[:8])}{' …' * (len(names) > 8)}" for fault, names in faults.items() if names]
     if told:
         raise CheckpointError(f"the weights in {path} do not fit {type(module).__name__}. " + "; ".join(told))
-
-
-def _some(names: list[str], limit: int = 8) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more
