@@ -43,11 +43,9 @@ class Diagnosis:
         return all(check.level != "fail" for check in self.checks)
 
     def __str__(self) -> str:
-        lines = []
-        for check in self.checks:
-            remedy = f" → {check.remedy}" if check.remedy else ""
-            lines.append(f"{check.level:4} {check.name}: {check.finding}{remedy}")
-        return "\n".join(lines)
+        return "\n".join(
+            f"{c.level:4} {c.name}: {c.finding}{f' → {c.remedy}' if c.remedy else ''}" for c in self.checks
+        )
 
 
 def doctor(
@@ -132,12 +130,11 @@ def _accepts(model: WrappedModel, x: Tensor) -> bool:
     return True
 
 
-def _form(notes: Sequence[str]) -> Iterator[Check]:
+def _form(notes: Sequence[str]) -> list[Check]:
     """What had to be undone in a copy: torch.compile, data parallelism, SyncBatchNorm, half precision."""
-    for note in notes:
-        yield Check("form", "warn", note, "audit and harden do this too; your model is not changed")
-    if not notes:
-        yield Check("form", "ok", "a plain module with float32 weights and plain batch norm")
+    remedy = "audit and harden do this too; your model is not changed"
+    fine = Check("form", "ok", "a plain module with float32 weights and plain batch norm")
+    return [Check("form", "warn", note, remedy) for note in notes] or [fine]
 
 
 def _modes(model: nn.Module) -> Check:
@@ -167,9 +164,7 @@ def _units(model: nn.Module, p: ModelProbe) -> Iterator[Check]:
 
 def _operations(model: nn.Module, p: ModelProbe) -> Iterator[Check]:
     """In-place operations and fused attention."""
-    with _Functions() as functions:
-        forward(p.model, p.x[:2])
-    with _Operators() as operators:
+    with _Functions() as functions, _Operators() as operators:
         forward(p.model, p.x[:2])
     mutating = sorted(name for name in operators.seen if name.endswith("_") and not name.startswith("_"))
     said = f"values are overwritten by {', '.join(mutating[:5])}" if mutating else "no operation is in place"

@@ -43,7 +43,7 @@ Seed = Annotated[int, typer.Option(help="Seed for the choice of examples and the
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
 Points = Annotated[int | None, typer.Option(min=1, help="Points of the path of integrated gradients.")]
 
-MARKS = {"ok": "[green]ok  [/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 def register(app: typer.Typer) -> None:
@@ -180,9 +180,6 @@ def doctor(
 
     The exit code is 1 if a check fails.
     """
-    from rich.console import Console
-    from rich.markup import escape
-
     from robattr.auditing import Plan
     from robattr.auditing import doctor as examine
 
@@ -193,11 +190,11 @@ def doctor(
         size=size, channels=channels, classes=_names(classes),
         plan=Plan(m, m_attack, attack_steps, batch), device=device,
     )  # fmt: skip
-    console = Console(highlight=False, soft_wrap=True)  # do not wrap lines
     for check in found.checks:
-        console.print(f"{MARKS[check.level]}  {check.name}: {escape(printable(check.finding))}")
+        typer.secho(f"{check.level:4}  ", fg=COLOURS[check.level], nl=False)
+        typer.echo(f"{check.name}: {printable(check.finding)}")
         if check.remedy:
-            console.print(f"      → {escape(printable(check.remedy))}")
+            typer.echo(f"      → {printable(check.remedy)}")
     if not found.healthy:
         raise typer.Exit(1)
 

@@ -213,8 +213,9 @@ def _stored(out: Path, over: Mapping[str, Axis], label: str) -> list[tuple[Point
     """The points of these axes that were begun under this label, sorted by value; scores are None until measured."""
     found = [
         (stored["point"], stored["scores"][label])
-        for stored in map(_read, out.rglob("sweep.json"))
-        if list(stored["point"]) == list(over)
+        for file in out.rglob("sweep.json")
+        if list((stored := _read(file))["point"]) == list(over)
+        and file.parent == out / name_of(stored["point"])  # not of another sweep below this folder
         and label in stored["scores"]
         and all(stored["point"][key] in axis for key, axis in over.items())
     ]
@@ -241,7 +242,9 @@ def _suggest(
     space = {key: _distribution(axis) for key, axis in over.items()}
     state = optuna.trial.TrialState
     for number in range(len(known), len(known) + TRIES):
-        study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed + number), direction="maximize")
+        study = optuna.create_study(
+            sampler=optuna.samplers.TPESampler(seed=(seed + number) % 2**32), direction="maximize"
+        )
         for point, scores in known:
             told = {"state": state.COMPLETE, "value": worth(scores)} if scores else {"state": state.PRUNED}
             if scores is not None:
