@@ -472,14 +472,17 @@ def test_the_fields_objectives_run_eagerly_and_traced(name: str) -> None:
     assert len(fast._plans) == 1
 
 
-def test_the_default_maps_take_chunks() -> None:
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "traced"])
+def test_the_default_maps_take_chunks(compiled: bool) -> None:
     net, x, y = field_batch()
     start = FIELD_BALL.start(x)
-    whole, parts = (
-        objectives.igr(0.7, FIELD_BALL, FIELD_BY, objectives.baseline_ig(4, chunk=chunk))(net, x, y, start=start).value
-        for chunk in (None, 2)
-    )
-    torch.testing.assert_close(parts, whole)
+    found = []
+    for chunk, step in ((None, Step(net)), (2, Step(net, compiled=compiled, backend=traced))):
+        net.zero_grad()
+        rho = objectives.igr(0.7, FIELD_BALL, FIELD_BY, objectives.baseline_ig(4, chunk=chunk))
+        out = step(rho, x, y, start=start)
+        found.append([out.value, *(p.grad.clone() for p in net.parameters())])
+    torch.testing.assert_close(found[1], found[0])
 
 
 def test_draws_are_averaged() -> None:

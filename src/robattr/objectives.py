@@ -206,7 +206,7 @@ def igr(
     known from the paper. Which scalar is attributed was not readable: the logit, as in the maps that are evaluated.
     """
     moved = cosine @ (baseline_ig(3) if a is None else a)
-    return Robust(shift(loss) + weight * moved, within, by, attacked=shift(loss), loss=loss)
+    return Robust(shift(loss) + _weight(weight) * moved, within, by, attacked=shift(loss), loss=loss)
 
 
 def aat(
@@ -227,7 +227,7 @@ def adv_aat(
     Sources do not say what chooses x*: here the whole expression, as in IG-SUM-NORM.
     """
     moved = pearson @ (baseline_ig(5) if a is None else a)
-    return Robust(shift(loss) + weight * moved, within, by, loss=loss)
+    return Robust(shift(loss) + _weight(weight) * moved, within, by, loss=loss)
 
 
 def art(weight: float, within: Neighbourhood, by: Ascent, *, loss: Scalar = cross_entropy) -> Robust:
@@ -241,7 +241,7 @@ def art(weight: float, within: Neighbourhood, by: Ascent, *, loss: Scalar = cros
     own, other = Gradient(of=logit), Gradient(of=wrong_logit)
     contrast = (_contrast(own, other, the_input) + _contrast(own, other, clean(the_input))) / 2
     seen = soft_margin(cosine @ (own, the_input), cosine @ (other, the_input))
-    return Robust(shift(loss) + weight * contrast, within, by, attacked=seen, loss=loss)
+    return Robust(shift(loss) + _weight(weight) * contrast, within, by, attacked=seen, loss=loss)
 
 
 def _contrast(own: Map, other: Map, anchor: Attribution) -> Change:
@@ -271,7 +271,7 @@ def sarkar(
     classes = clean(kl @ (runner_up(base), uniform)) - clean(kl @ (base, uniform))
     aligned = sign_aligned @ (IG(of=loss, rule=rule(m)), clean(base))
     seen = shift(loss) + weight * spread(m_attack, of=loss, rule=rule)
-    return Robust(shift(loss) + weight * (classes + aligned), within, by, attacked=seen, loss=loss)
+    return Robust(shift(loss) + _weight(weight) * (classes + aligned), within, by, attacked=seen, loss=loss)
 
 
 @Distance
@@ -301,7 +301,9 @@ def lga(
     from U(±4/255): `within=LinfBall(4/255)`. Here x' stays inside the bounds of the neighbourhood.
     """
     g = Gradient(of=logit)
-    moved = weight_l2 * (power(l2, 2) @ (g, frozen(g))) + weight_cosine / 2 * (cosine @ (g, frozen(g)))
+    moved = _weight(weight_l2) * (power(l2, 2) @ (g, frozen(g))) + _weight(weight_cosine) / 2 * (
+        cosine @ (g, frozen(g))
+    )
     rho = Robust(moved, within, NO_STEPS, loss=loss)
     return rho if draws == 1 else averaged(rho, draws)
 
@@ -314,9 +316,9 @@ def r2et(weight: float, k: int, smoothness: float = 0.0, h: float = 1e-3, *, los
     the loss at every step.
     """
     a = magnitude(Gradient(of=loss))
-    change = weight * (rank_margin(k) @ (a, frozen(a)))
+    change = _weight(weight) * (rank_margin(k) @ (a, frozen(a)))
     if smoothness:
-        change = change + smoothness * (l2 @ FiniteDifference(of=loss, h=h))
+        change = change + _weight(smoothness) * (l2 @ FiniteDifference(of=loss, h=h))
     return Robust(change, AT_X, NO_STEPS, loss=loss)
 
 
@@ -328,3 +330,9 @@ def curvature(weight: float, *, of: Scalar = logit, loss: Scalar = cross_entropy
     """
     ball = LinfBall(3.0**0.5, bounds=None)
     return Robust(power(l2, 2) @ HessianVector(of), ball, NO_STEPS, weight=weight, loss=loss)
+
+
+def _weight(weight: float) -> float:
+    if not 0.0 <= weight < float("inf"):
+        raise InvalidInput(f"expected a finite weight λ ≥ 0, got {weight!r}")
+    return weight

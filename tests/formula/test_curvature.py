@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from nets import mlp
 from robattr import PGD, FiniteDifference, HessianVector, LinfBall, cross_entropy, gauss_newton, l2, logit, power
 from robattr.errors import InvalidInput, UnsupportedModel
+from robattr.formula.curvature import largest_eigenvalue
 from robattr.formula.objective import Robust, averaged
 
 
@@ -60,6 +61,24 @@ def test_the_gauss_newton_eigenvalue_is_that_of_the_full_matrix() -> None:
         full = w.T @ (torch.diag(p) - torch.outer(p, p)) @ w
         torch.testing.assert_close(found, torch.linalg.eigvalsh(full)[-1])
     assert torch.autograd.gradcheck(lambda z: gauss_newton(net, x, z, y), x1.requires_grad_())
+
+
+def test_the_largest_eigenvalue_is_lapacks() -> None:
+    torch.manual_seed(0)
+    root = torch.randn(5, 4, 7, dtype=torch.float64)
+    m = root @ root.transpose(1, 2)
+    torch.testing.assert_close(largest_eigenvalue(m), torch.linalg.eigvalsh(m)[:, -1])
+    single = largest_eigenvalue(m.float()).double()
+    torch.testing.assert_close(single, torch.linalg.eigvalsh(m)[:, -1], rtol=1e-5, atol=0)  # a few float32 roundings
+    equal = torch.eye(3, dtype=torch.float64).expand(2, 3, 3)
+    assert largest_eigenvalue(equal).tolist() == pytest.approx([1.0, 1.0])
+    zero = torch.zeros(1, 3, 3, requires_grad=True)
+    largest_eigenvalue(zero).sum().backward()
+    assert zero.grad is not None
+    assert zero.grad.abs().sum() == 0
+    m.requires_grad_()
+    with pytest.raises(InvalidInput, match="one derivative"):
+        torch.autograd.grad(largest_eigenvalue(m).sum(), m, create_graph=True)
 
 
 def test_networks_without_curvature() -> None:

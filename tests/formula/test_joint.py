@@ -87,6 +87,9 @@ def test_inputs_outside_the_bounds_of_any_term_are_refused() -> None:
         (lambda: Best(3), "such as PGD"),
         (lambda: Best(BY, restarts=0), "restarts ≥ 1"),
         (lambda: objectives.ssr(1.0), "α < 1"),
+        (lambda: objectives.igr(-1.0, BALL, BY), "λ ≥ 0"),
+        (lambda: objectives.art(float("nan"), BALL, BY), "λ ≥ 0"),
+        (lambda: objectives.r2et(0.1, k=0), "k ≥ 1"),
     ],
 )
 def test_mistakes_are_named(wrong, message: str) -> None:

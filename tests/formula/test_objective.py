@@ -380,6 +380,16 @@ def test_a_scalar_that_mixes_examples_is_refused() -> None:
         IG(of=lambda model, x, y: F.cross_entropy(model(x), y))(mlp(), x, 1 - x, y)  # the mean over the batch
 
 
+class NoBounds:
+    """A neighbourhood of the user's own that is not finished."""
+
+    def start(self, x: Tensor, rand=torch.rand_like) -> Tensor:
+        return x
+
+    def project(self, z: Tensor, x: Tensor) -> Tensor:
+        return x
+
+
 def mean_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(model(x), y)
 
@@ -453,6 +463,8 @@ def test_a_layer_of_a_plain_function_or_one_that_runs_twice() -> None:
         (lambda: LinfBall(0.1, bounds=1.0), "low, high"),
         (lambda: PGD(3, "0.1"), "step size"),
         (lambda: objectives.madry(0.3, BY), "LinfBall"),
+        (lambda: objectives.madry(NoBounds(), BY), "without bounds, direction"),
+        (lambda: IG(along=lambda x, x1, t: x + t * (x1 - x)), "without derivative"),
         (lambda: objectives.madry(BALL, 40), "PGD"),
         (lambda: PGD(-1, 0.1), "steps"),
         (lambda: PGD(3, -0.1), "step size"),

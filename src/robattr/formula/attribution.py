@@ -60,7 +60,7 @@ class IG:
             ("along", self.along, "derivative", "straight or polyline(...)"),
         ):
             if not hasattr(part, needs):
-                raise InvalidInput(f"IG expects {such} as `{name}`, got {part!r}")
+                raise InvalidInput(f"IG expects {such} as `{name}`, got {part!r} without {needs}")
         if not isinstance(self.rule, Rule):
             raise InvalidInput(f"IG expects a rule such as midpoint(10), got {self.rule!r}")
         whole = isinstance(self.chunk, int) and not isinstance(self.chunk, bool)

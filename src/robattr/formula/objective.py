@@ -298,8 +298,11 @@ class Distributional:
 def _check(weight: float | Tensor, within: Neighbourhood, by: Ascent, loss: Scalar) -> None:
     if not isinstance(weight, Tensor) and not 0.0 <= weight < float("inf"):
         raise InvalidInput(f"expected a finite weight λ ≥ 0, got {weight!r}")
-    if not hasattr(within, "project"):
-        raise InvalidInput(f"expected a neighbourhood such as LinfBall(0.3) as `within`, got {within!r}")
+    missing = [name for name in ("bounds", "start", "direction", "project") if not hasattr(within, name)]
+    if missing:
+        raise InvalidInput(
+            f"expected a neighbourhood such as LinfBall(0.3) as `within`, got {within!r} without {', '.join(missing)}"
+        )
     if not hasattr(by, "iterates"):
         raise InvalidInput(f"expected an adversary such as PGD(steps=40, step_size=0.01) as `by`, got {by!r}")
     if not callable(loss):
