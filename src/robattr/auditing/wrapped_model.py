@@ -184,11 +184,10 @@ def unwrap(model: nn.Module) -> tuple[nn.Module, list[str]]:
         raise UnsupportedModel(f"expected a torch.nn.Module, got {type(model).__name__}: wrap the function in a module")
     notes: list[str] = []
     while True:
-        if isinstance(model, torch._dynamo.OptimizedModule):
-            inside = model._orig_mod
-        elif isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        inside = getattr(model, "_orig_mod", None)  # in what torch.compile returns
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             inside = model.module
-        else:
+        if not isinstance(inside, nn.Module):
             return model, notes
         notes.append(f"taken out of {type(model).__name__}, which has no usable second derivative")
         model = inside

@@ -64,12 +64,6 @@ def architecture(build: Callable[P, N]) -> Callable[P, N]:
     return built
 
 
-def spec_of(model: nn.Module) -> Spec | None:
-    """The spec of a network, or None if it was not built by an architecture."""
-    spec = getattr(model, "spec", None)
-    return spec if isinstance(spec, Spec) else None
-
-
 def build(spec: Spec) -> nn.Module:
     """The network that a spec describes, newly initialised."""
     spec = Spec(RENAMED.get(spec.name, spec.name), spec.arguments)

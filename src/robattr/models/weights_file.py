@@ -16,7 +16,7 @@ from robattr._extras import need
 from robattr.engine.files import write_atomically
 from robattr.errors import CheckpointError, InvalidInput, nearest
 from robattr.models import zoo
-from robattr.models.architecture import Spec, build, spec_of
+from robattr.models.architecture import Spec, build
 
 SPEC = "robattr.spec"  # the metadata key of the network's spec, in JSON
 PREFIXES = ("module.", "_orig_mod.")  # added to every name by DataParallel and torch.compile
@@ -29,7 +29,7 @@ def save_model(model: nn.Module, path: str | Path, metadata: Mapping[str, str] |
     can read it, into a module that the user builds.
     """
     notes = {"format": "pt", **(metadata or {})}
-    if (spec := spec_of(model)) is not None:
+    if isinstance(spec := getattr(model, "spec", None), Spec):
         notes[SPEC] = spec.to_json()
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
