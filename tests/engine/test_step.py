@@ -228,9 +228,21 @@ class Elsewhere:
         yield within.project(x + 0.1, x)
 
 
+class Momentum(PGD):
+    """Keeps a state between its steps, so that it must not be compiled step by step."""
+
+    def iterates(self, grad, x: Tensor, within: Neighbourhood, *, start: Tensor, rand=torch.rand_like):
+        z, v = start, torch.zeros_like(x)
+        for _ in range(self.steps):
+            v = 0.9 * v + grad(z)[0]
+            z = within.project(z + self.step_size * within.direction(v), x)
+            yield z
+
+
 @pytest.mark.parametrize(
     ("model", "rho", "words"),
     [
+        (NETS["relu"], objectives.madry(LinfBall(0.3), Momentum(4, 0.1)), "Momentum within LinfBall"),
         (Residual, MAKE["ig_norm"](1.0, 0.3), "train mode"),
         (NETS["relu"], objectives.madry(LinfBall(0.3), Elsewhere()), "Elsewhere within LinfBall"),
         (NETS["relu"], objectives.ig_norm(1.0, LinfBall(0.3), PGD(2, 0.1), m=3, m_attack=2, chunk=1), "chunks"),

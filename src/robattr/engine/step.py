@@ -97,9 +97,7 @@ class Step:
             self._differs[mode] = train_mode_differs(self.model, x)
         if self._differs[mode]:
             return "train mode changes the outputs or buffers of the model: the step runs eagerly"
-        if rho.change.terms and not (
-            isinstance(rho.by, PGD) and isinstance(rho.within, LinfBall | LpBall | Everywhere)
-        ):
+        if rho.change.terms and not (type(rho.by) is PGD and isinstance(rho.within, LinfBall | LpBall | Everywhere)):
             return f"{type(rho.by).__name__} within {type(rho.within).__name__}: the step runs eagerly"
         terms = [t for _, t in rho.change.terms]
         if any(isinstance(t, Measured) and isinstance(t.attribution, IG) and t.attribution.chunk for t in terms):
