@@ -104,7 +104,7 @@ def test_a_record_that_differs_is_replaced_only_by_force(tmp_path: Path) -> None
     assert [run.name for run in read_runs([folder])] == ["NATURAL", "NATURAL (natural-wide)"]
     (run / "records" / "paper-ig-gallery.npz").unlink()
     write_records(read_runs([run]), folder, force=True)
-    assert read_record(folder / NAME.format("natural")).config["weight"] == 7.0
+    assert read_record(folder / NAME.format("natural"))["config"]["weight"] == 7.0
     assert not (folder / NAME.format("natural").replace(".json", "-gallery.npz")).exists()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from robattr.engine.files import write_atomically
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import gallery
 from robattr.evaluation.gallery import read_gallery, thinned_file
-from robattr.reporting.record import Columns, Record, read_record, slug
+from robattr.reporting.record import SCHEMA, Columns, Record, file_name, read_record, slug, text
 from robattr.reporting.run_results import EvaluationResults, RunResults
 from robattr.reporting.training_log import curve
 
@@ -42,16 +42,17 @@ def record(run: RunResults, evaluation: EvaluationResults, *, name: str | None =
             f"{evaluation.source}: expected the records of {examples} examples, got {recorded}: evaluate again, with "
             f"--examples {recorded or examples}"
         )
-    return Record(
-        variant=slug(name) if name else run.variant,
-        config=portable(run.config),
-        environment=portable(_public(run.environment)),
-        weights=evaluation.weights,
-        training=asdict(run.training),
-        curve=curve(run.metrics),
-        summary=portable(evaluation.summary),
-        examples=_columns(evaluation.records),
-    )
+    return {
+        "schema": SCHEMA,
+        "variant": slug(name) if name else run.variant,
+        "config": portable(run.config),
+        "environment": portable(_public(run.environment)),
+        "weights": evaluation.weights,
+        "training": asdict(run.training),
+        "curve": curve(run.metrics),
+        "summary": portable(evaluation.summary),
+        "examples": _columns(evaluation.records),
+    }
 
 
 def _public(environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,9 +77,9 @@ def write_records(
             raise CheckpointError(f"{run.path} has no evaluation: run `robattr evaluate {run.path}` first")
         for evaluation in run.evaluations:
             kept = record(run, evaluation, name=name)
-            path = target / f"{kept.stem}.json"
+            path = target / file_name(kept)
             there = made[path][0] if path in made else read_record(path) if path.is_file() else None
-            if there and there.text != kept.text and (path in made or not force):
+            if there and text(there) != text(kept) and (path in made or not force):
                 raise CheckpointError(_collision(path, there, kept, given=path in made))
             made[path] = kept, evaluation
     target.mkdir(parents=True, exist_ok=True)
@@ -117,7 +118,7 @@ def _short(value: Any) -> Any:
 
 
 def _write(path: Path, kept: Record, evaluation: EvaluationResults) -> Iterator[tuple[Path, bool]]:
-    files, beside = {path: kept.text.encode()}, gallery.path_for(path)
+    files, beside = {path: text(kept).encode()}, gallery.path_for(path)
     if evaluation.gallery is None:
         beside.unlink(missing_ok=True)  # the gallery of a record that is replaced
     else:
@@ -130,7 +131,7 @@ def _write(path: Path, kept: Record, evaluation: EvaluationResults) -> Iterator[
 
 
 def _collision(path: Path, there: Record, kept: Record, *, given: bool) -> str:
-    old, new = (dict(_leaves(asdict(replace(r, examples={}, curve={})))) for r in (there, kept))
+    old, new = (dict(_leaves({**r, "examples": {}, "curve": {}})) for r in (there, kept))
     odd = [key for key in dict.fromkeys([*new, *old]) if new.get(key) != old.get(key)]
     said = ", ".join(f"{key} {old.get(key)!r} → {new.get(key)!r}" for key in odd[:3]) or "the scores of examples"
     more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""

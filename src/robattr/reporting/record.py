@@ -3,7 +3,15 @@
     results/<dataset>-<variant>-seed<seed>-<protocol>-<map>.json
     results/<dataset>-<variant>-seed<seed>-<protocol>-<map>-gallery.npz
 
-A record has the whole summary, the scores of the examples as columns of four digits, and a thinned training log.
+A record has the whole summary, the scores of the examples as columns of four digits, and a thinned training log:
+
+    variant      sets this model apart from others of its dataset and seed: `ig-norm-m20`
+    config, environment
+    weights      digest of the evaluated weights
+    training     the end of the training, a `TrainingSummary`
+    curve        the thinned training log, {"logged": columns, "validated": columns}
+    summary      the summary of the evaluation
+    examples     per-example scores, {"id": […], "topk": […], …}
 """
 
 from __future__ import annotations
@@ -11,7 +19,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,47 +26,30 @@ from robattr.data.image_folder import name_of
 from robattr.errors import CheckpointError
 
 SCHEMA = 1
+OBJECTS = ("config", "environment", "training", "curve", "summary", "examples")
+KEYS = {"schema", "variant", "weights", *OBJECTS}
 
+Record = Mapping[str, Any]
 Columns = Mapping[str, list[Any]]
 
 
-@dataclass(frozen=True)
-class Record:
-    """The content of the file.
+def run_name(record: Record) -> str:
+    """The name of the run, equal for all evaluations of one model."""
+    config = record["config"]
+    dataset, other = evaluated_dataset(config, record["summary"])
+    origin = f"-from-{slug(config.get('dataset'))}" if other else ""
+    return f"{slug(dataset)}-{record['variant']}{origin}-seed{config.get('seed', 0)}"
 
-    variant      sets this model apart from others of its dataset and seed: `ig-norm-m20`
-    weights      digest of the evaluated weights
-    training     the end of the training, a `TrainingSummary`
-    curve        the thinned training log
-    summary      the summary of the evaluation
-    examples     per-example scores, {"id": […], "topk": […], …}
-    """
 
-    variant: str
-    config: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    weights: str | None
-    training: Mapping[str, Any]
-    curve: Mapping[str, Columns]
-    summary: Mapping[str, Any]
-    examples: Columns
+def file_name(record: Record) -> str:
+    """The name of the file."""
+    summary = record["summary"]
+    return f"{run_name(record)}-{slug(summary.get('protocol', '?'))}-{slug(summary.get('map', '?'))}.json"
 
-    @property
-    def run(self) -> str:
-        """The name of the run, equal for all evaluations of one model."""
-        dataset, other = evaluated_dataset(self.config, self.summary)
-        origin = f"-from-{slug(self.config.get('dataset'))}" if other else ""
-        return f"{slug(dataset)}-{self.variant}{origin}-seed{self.config.get('seed', 0)}"
 
-    @property
-    def stem(self) -> str:
-        """The name of the file, without its ending."""
-        return f"{self.run}-{slug(self.summary.get('protocol', '?'))}-{slug(self.summary.get('map', '?'))}"
-
-    @property
-    def text(self) -> str:
-        """The text of the file: one line for each key, lists on one line."""
-        return "".join(_json({"schema": SCHEMA, **asdict(self)})) + "\n"
+def text(record: Record) -> str:
+    """The text of the file: one line for each key, lists on one line."""
+    return "".join(_json(record)) + "\n"
 
 
 def read_record(path: Path) -> Record:
@@ -67,16 +57,15 @@ def read_record(path: Path) -> Record:
     content = read_object(path)
     if "schema" not in content:
         raise CheckpointError(f"{path} is not a record: expected a JSON object that `robattr record` wrote")
-    if content.pop("schema") != SCHEMA:
+    if content["schema"] != SCHEMA:
         raise CheckpointError(f"{path} is a record of another version (expected schema {SCHEMA}): record the run again")
-    wanted = {field.name for field in fields(Record)}
-    if odd := wanted ^ content.keys():
+    if odd := KEYS ^ content.keys():
         raise CheckpointError(f"{path} is damaged ({', '.join(sorted(odd))} missing or unknown): record the run again")
-    objects = [key for key in wanted - {"variant", "weights"} if not isinstance(content[key], dict)]
-    tables = [] if objects else [content["examples"], *content["curve"].values()]
-    if objects or any(len({len(column) for column in table.values()}) > 1 for table in tables):
+    whole = all(isinstance(content[key], dict) for key in OBJECTS)
+    tables = [content["examples"], *content["curve"].values()] if whole else []
+    if not whole or any(len({len(column) for column in table.values()}) > 1 for table in tables):
         raise CheckpointError(f"{path} is damaged (its columns or objects are cut short): record the run again")
-    return Record(**content)
+    return content
 
 
 def evaluated_dataset(config: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[str, bool]:

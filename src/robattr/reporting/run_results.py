@@ -12,7 +12,7 @@ from robattr import data
 from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
 from robattr.evaluation.records import read_settings
-from robattr.reporting.record import Record, evaluated_dataset, read_lines, read_object, read_record, rows, variant
+from robattr.reporting.record import evaluated_dataset, read_lines, read_object, read_record, rows, run_name, variant
 from robattr.reporting.training_log import TrainingSummary, summarise
 
 APPROACHES = {
@@ -248,34 +248,35 @@ def _read_evaluation(path: Path) -> EvaluationResults:
 
 def _read_records(paths: Iterable[Path]) -> list[RunResults]:
     """One run for all records of one model."""
-    gathered: dict[Path, list[tuple[Path, Record]]] = {}
+    runs: dict[Path, RunResults] = {}
     for path in dict.fromkeys(paths):
-        record = read_record(path)
-        gathered.setdefault(path.with_name(record.run), []).append((path, record))
-    return [_from_records(path, records) for path, records in gathered.items()]
-
-
-def _from_records(path: Path, records: Sequence[tuple[Path, Record]]) -> RunResults:
-    source, first = records[0]
-    for other, record in records[1:]:
-        if (record.config, record.environment) != (first.config, first.environment):
+        run = _read_record(path)
+        first = runs.setdefault(run.path, run)
+        if (run.config, run.environment) != (first.config, first.environment):
             raise CheckpointError(
-                f"{source} and {other} have one name but come from different trainings: record one of the runs again, "
-                "with --force or under another --name"
+                f"{first.evaluations[0].source} and {path} have one name but come from different trainings: record one "
+                "of the runs again, with --force or under another --name"
             )
-    given = "" if first.variant == variant(first.config) else f" ({first.variant})"  # by `robattr record --name`
+        if run is not first:
+            runs[run.path] = replace(first, evaluations=(*first.evaluations, *run.evaluations))
+    return list(runs.values())
+
+
+def _read_record(file: Path) -> RunResults:
+    """A run with one evaluation."""
+    record = read_record(file)
+    config, path = record["config"], file.with_name(run_name(record))
+    given = "" if record["variant"] == variant(config) else f" ({record['variant']})"  # by `robattr record --name`
+    examples = tuple(rows(record["examples"]))
     return RunResults(
-        name=_approach(first.config, path) + given,
-        variant=first.variant,
+        name=_approach(config, path) + given,
+        variant=record["variant"],
         path=path,
-        config=first.config,
-        environment=first.environment,
-        metrics=tuple(row for columns in first.curve.values() for row in rows(columns)),
-        training=TrainingSummary(**first.training),
-        evaluations=tuple(
-            EvaluationResults(record.summary, tuple(rows(record.examples)), _gallery(file), file, record.weights)
-            for file, record in records
-        ),
+        config=config,
+        environment=record["environment"],
+        metrics=tuple(row for columns in record["curve"].values() for row in rows(columns)),
+        training=TrainingSummary(**record["training"]),
+        evaluations=(EvaluationResults(record["summary"], examples, _gallery(file), file, record["weights"]),),
     )
 
 
