@@ -13,10 +13,10 @@ from maps_fixtures import NAN, SSIM_ROUNDING, assert_equal, mostly_zero
 from robattr.metrics import mass_center, mass_center_displacement, ssim
 
 
-def assert_close(got: Tensor, expected: Tensor, *, size: float = 1.0) -> None:
-    """Equal but for rounding; `size` is the largest pixel in units of the data range."""
+def assert_close(got: Tensor, expected: Tensor) -> None:
+    """Equal but for rounding."""
     assert got.dtype == torch.float64
-    torch.testing.assert_close(got, expected, rtol=0, atol=SSIM_ROUNDING * size**2, equal_nan=True)
+    torch.testing.assert_close(got, expected, rtol=0, atol=SSIM_ROUNDING, equal_nan=True)
 
 
 def test_mass_center_is_scipys_and_differentiable():
@@ -47,17 +47,12 @@ def test_ssim_is_scikit_images(H, W):
     ranges = [float(max(x.max(), y.max()) - min(x.min(), y.min())) for x, y in zip(a, b, strict=True)]
     pairs = list(zip(a.numpy(), b.numpy(), ranges, strict=True))
     assert_close(ssim(a, b), torch.tensor([skimage_ssim(x, y, L) for x, y, L in pairs]).double())
-    assert_close(
-        ssim(a, b, data_range=2.0),
-        torch.tensor([skimage_ssim(x, y, 2.0) for x, y, _ in pairs]).double(),
-        size=max(ranges) / 2,
-    )
     assert_close(ssim(1000 * a, 1000 * b), ssim(a, b))
     colour = torch.stack([a, b, a * b], 1)
-    expected = [skimage_ssim(x, y, 3.0, 0) for x, y in zip(colour.numpy(), colour.flip(0).numpy(), strict=True)]
-    assert_close(
-        ssim(colour, colour.flip(0), data_range=3.0), torch.tensor(expected).double(), size=colour.max().item() / 3
-    )
+    other = colour.flip(0)
+    ranges = [float(max(x.max(), y.max()) - min(x.min(), y.min())) for x, y in zip(colour, other, strict=True)]
+    triples = zip(colour.numpy(), other.numpy(), ranges, strict=True)
+    assert_close(ssim(colour, other), torch.tensor([skimage_ssim(x, y, L, 0) for x, y, L in triples]).double())
 
 
 @pytest.mark.parametrize(("H", "W", "radius"), [(8, 8, 3), (5, 30, 2), (2, 2, 0), (1, 4, 0)])
@@ -70,10 +65,11 @@ def test_ssim_of_maps_smaller_than_the_window(H, W, radius):
         full = ndimage.gaussian_filter(z, 1.5, radius=radius)
         return full[radius : H - radius, radius : W - radius]
 
-    c1, c2 = 0.01**2, 0.03**2
+    L = max(x.max(), y.max()) - min(x.min(), y.min())
+    c1, c2 = (0.01 * L) ** 2, (0.03 * L) ** 2
     vx, vy, vxy = mean(x * x) - mean(x) ** 2, mean(y * y) - mean(y) ** 2, mean(x * y) - mean(x) * mean(y)
     score = (2 * mean(x) * mean(y) + c1) * (2 * vxy + c2) / ((mean(x) ** 2 + mean(y) ** 2 + c1) * (vx + vy + c2))
-    assert_close(ssim(a, b, data_range=1.0), torch.tensor([score.mean()]))
+    assert_close(ssim(a, b), torch.tensor([score.mean()]))
 
 
 def test_ssim_of_equal_constant_and_nan_maps():

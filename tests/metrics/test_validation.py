@@ -152,13 +152,11 @@ def test_maps_that_cannot_be_compared_are_refused(measure):
             measure(a, b)
 
 
-def test_flat_maps_have_no_centre_and_odd_masks_or_ranges_are_refused():
+def test_flat_maps_have_no_centre_and_odd_masks_are_refused():
     maps = torch.rand(2, 9)
-    square = maps.view(2, 3, 3)
     for call, says in (
         (lambda: mass_center(maps), "expected maps with rows and columns"),
         (lambda: ssim(maps, maps), "expected maps with rows and columns"),
-        (lambda: ssim(square, square, data_range=0.0), "expected a data_range above 0"),
         (lambda: kendall(maps, maps, mask=maps), r"expected a boolean mask .* got torch\.float32"),
         (lambda: kendall(maps, maps, mask=maps[:, 1:] > 0), r"expected a boolean mask .* of shape \(2, 8\)"),
         (lambda: spearman(maps, maps, mask=maps[:1] > 0), r"expected a boolean mask .* of shape \(1, 9\)"),

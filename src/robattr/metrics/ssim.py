@@ -33,7 +33,7 @@ def mass_center_displacement(a: Tensor, b: Tensor) -> Tensor:
     return distance
 
 
-def ssim(a: Tensor, b: Tensor, *, data_range: float | None = None) -> Tensor:
+def ssim(a: Tensor, b: Tensor) -> Tensor:
     """Structural similarity of each pair of maps (Wang et al. 2004), (B,) float64.
 
     The mean over all whole windows (and channels) of
@@ -42,18 +42,13 @@ def ssim(a: Tensor, b: Tensor, *, data_range: float | None = None) -> Tensor:
 
     under a Gaussian window of 11×11, σ = 1.5: `structural_similarity(gaussian_weights=True, sigma=1.5,
     use_sample_covariance=False, data_range=L)` of scikit-image. A map with a side below 11 gets the largest odd
-    window that fits. L is `data_range`; by default the common range of the pair, max(a, b) − min(a, b), example by
-    example, so that the score does not depend on the scale of the maps. Two equal constant maps: nan by default.
+    window that fits. L is the common range of the pair, max(a, b) − min(a, b), example by example, so that the score
+    does not depend on the scale of the maps. Two equal constant maps: nan.
     """
     check_pair(a, b)
-    if data_range is not None and not data_range > 0:
-        raise InvalidInput(f"expected a data_range above 0, got {data_range}: give max − min of the maps")
     x, y = _planes(a.detach()).double(), _planes(b.detach()).double()
-    if data_range is None:
-        both = torch.cat([x, y], 1).flatten(1)
-        L = (both.amax(1) - both.amin(1))[:, None, None, None]
-    else:
-        L = torch.full((len(x), 1, 1, 1), data_range, dtype=x.dtype, device=x.device)
+    both = torch.cat([x, y], 1).flatten(1)
+    L = (both.amax(1) - both.amin(1))[:, None, None, None]
     c1, c2 = (0.01 * L) ** 2, (0.03 * L) ** 2
     mx, my = _window_mean(x), _window_mean(y)
     vx, vy = _window_mean(x * x) - mx * mx, _window_mean(y * y) - my * my

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any
 
 from robattr.engine.files import write_atomically
@@ -19,6 +20,7 @@ from robattr.reporting.training_log import curve
 
 SCORES = ("id", "label", "predicted", "correct", "adv_correct", "kept", "topk", "kendall", "iterate")
 DIGITS = 4
+NAMED = ("config", "environment", "training", "summary")  # parts of a record whose differences an error names
 GALLERY_EXAMPLES, GALLERY_BYTES = 8, 150_000
 OMITTED = ("platform",)  # of the environment: the kernel of one machine
 
@@ -131,18 +133,15 @@ def _write(path: Path, kept: Record, evaluation: EvaluationResults) -> Iterator[
 
 
 def _collision(path: Path, there: Record, kept: Record, *, given: bool) -> str:
-    old, new = (dict(_leaves({**r, "examples": {}, "curve": {}})) for r in (there, kept))
-    odd = [key for key in dict.fromkeys([*new, *old]) if new.get(key) != old.get(key)]
-    said = ", ".join(f"{key} {old.get(key)!r} → {new.get(key)!r}" for key in odd[:3]) or "the scores of examples"
+    old, new = (
+        {"weights": r["weights"], **{f"{part}.{key}": v for part in NAMED for key, v in r[part].items()}}
+        for r in (there, kept)
+    )
+    odd = [key for key in {**new, **old} if new.get(key) != old.get(key)]
+    said = (
+        ", ".join(f"{key} {short(old.get(key))} → {short(new.get(key))}" for key in odd[:3]) or "the scores of examples"
+    )
     more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
     if given:
         return f"two of the runs would be written to {path} ({said}{more}): record one of them under another --name"
     return f"{path} exists and differs ({said}{more}): --force replaces it, another --name keeps both"
-
-
-def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _leaves(inner, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, value

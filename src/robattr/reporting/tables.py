@@ -10,8 +10,8 @@ from __future__ import annotations
 import csv as _csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from robattr._extras import need
 from robattr.reporting.published import SOURCE, published
@@ -76,20 +76,15 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One evaluation of one run. `same_count`: all rows of its group have as many examples."""
+    """One evaluation of one run. `label` is the approach, and the number of examples where the group's rows differ."""
 
     dataset: str
     protocol: str
     map_name: str
     approach: str
+    label: str
     examples: int
-    same_count: bool
     cells: tuple[Cell, ...]
-
-    @property
-    def label(self) -> str:
-        """The approach, and the number of examples where the rows of the group differ in it."""
-        return self.approach if self.same_count else f"{self.approach}, {self.examples:,} examples"
 
     @property
     def kind(self) -> str:
@@ -98,9 +93,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
+    """The rows, with a caption."""
+
     caption: str
-    columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    columns: ClassVar[tuple[Column, ...]] = COLUMNS
 
     def place(self, row: Row) -> str:
         """The dataset of a row, with map and protocol where the rows differ in them."""
@@ -118,8 +115,8 @@ def table(groups: Iterable[Group]) -> Table:
     kinds = "; ".join(dict.fromkeys(row.kind for row in rows))
     k = ", ".join(map(str, sorted({group.k for group in groups})))
     caption = f"Robustness of attributions ({kinds}, k = {k}). Intervals are 95%."
-    shown = Table(caption, COLUMNS, rows)
-    return Table(f"{caption} Paper: {SOURCE}.", COLUMNS, rows) if shown.has_paper else shown
+    shown = Table(caption, rows)
+    return replace(shown, caption=f"{caption} Paper: {SOURCE}.") if shown.has_paper else shown
 
 
 def make_cell(evaluation: EvaluationResults, column: Column) -> Cell:
@@ -137,28 +134,22 @@ def cell_of(column: Column, found: Mapping[str, Any]) -> Cell:
 
 def _rows(group: Group) -> list[Row]:
     same_count = len(group.counts) == 1
-    made = [tuple(make_cell(e, column) for column in COLUMNS) for _, e in group.members]
+    made = [[make_cell(e, column) for column in COLUMNS] for _, e in group.members]
     best = [max((c.value for c in cells if c.value is not None), default=None) for cells in zip(*made, strict=True)]
     marked = same_count and len(made) > 1
-    return [
-        Row(
-            dataset=group.dataset,
-            protocol=group.protocol,
-            map_name=group.map_name,
-            approach=run.name,
-            examples=e.examples,
-            same_count=same_count,
-            cells=tuple(
-                Cell(
-                    *(c.column, c.value, c.low, c.high),
-                    paper=_paper(run, e, c.column, by_m=len(group.ms) > 1),
-                    best=marked and c.column.mark_best and c.value is not None and c.value == highest,
-                )
-                for c, highest in zip(cells, best, strict=True)
-            ),
+    rows = []
+    for (run, e), cells in zip(group.members, made, strict=True):
+        full = (
+            replace(
+                c,
+                paper=_paper(run, e, c.column, by_m=len(group.ms) > 1),
+                best=marked and c.column.mark_best and c.value is not None and c.value == highest,
+            )
+            for c, highest in zip(cells, best, strict=True)
         )
-        for (run, e), cells in zip(group.members, made, strict=True)
-    ]
+        label = run.name if same_count else f"{run.name}, {e.examples:,} examples"
+        rows.append(Row(group.dataset, group.protocol, group.map_name, run.name, label, e.examples, tuple(full)))
+    return rows
 
 
 def _paper(run: RunResults, evaluation: EvaluationResults, column: Column, *, by_m: bool) -> float | None:
