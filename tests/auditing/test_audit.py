@@ -80,10 +80,10 @@ def test_class_scores_are_those_of_the_records(plain: nn.Module) -> None:
     records = found.run.evaluations[0].records
     for name, _, _, topk, _ in section.rows:
         expected = mean(r["topk"] for r in records if str(r["label"]) == name and r["kept"] is not None)
-        assert topk.startswith(f"{100 * expected.value:.1f}%")
+        assert topk.startswith(f"{100 * expected.value:.2f}%")
     (row,) = control(found.run).rows
     noise = found.run.evaluations[0].summary["columns"]["noise_topk"]["value"]
-    assert row[2].startswith(f"{100 * noise:.1f}%")
+    assert row[2].startswith(f"{100 * noise:.2f}%")
 
 
 @pytest.mark.parametrize(
