@@ -1,11 +1,23 @@
-"""PGD, APGD and random signs on functions with known maxima."""
+"""PGD, APGD, random signs and the best of them, on functions with known maxima."""
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch import Tensor, nn
 
+from nets import mlp
+from robattr import Robust, cosine, cross_entropy, keep_label, objectives
+from robattr.errors import InvalidInput
 from robattr.formula import LinfBall
-from robattr.formula.ascent import APGD, PGD, RandomSigns, grad_and_value
+from robattr.formula.ascent import APGD, PGD, Ascent, Best, RandomSigns, grad_and_value, maximise
+
+BALL, BY = LinfBall(0.3, bounds=None), PGD(steps=3, step_size=0.1)
+
+
+def batch() -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(2)
+    return mlp().double(), torch.rand(4, 6, dtype=torch.float64), torch.arange(4) % 3
 
 
 def test_apgd_beats_fixed_steps_where_they_overshoot() -> None:
@@ -33,3 +45,53 @@ def test_random_signs_are_corners_of_the_ball_and_never_use_the_gradient() -> No
     for z in draws:  # independent draws: an ascent would have left a third of the pixels inside
         torch.testing.assert_close((z - x).abs(), torch.full_like(x, 0.1), rtol=0, atol=1e-12)
     assert not torch.equal(draws[0], draws[1])
+
+
+@pytest.mark.parametrize("ascent", [BY, APGD(6, 0.3), RandomSigns(5, 0.3), PGD(0, 0.0)], ids=repr)
+def test_the_best_point_is_the_best_that_was_visited(ascent: Ascent) -> None:
+    net, x, y = batch()
+
+    def value(z: Tensor) -> Tensor:
+        return cross_entropy(net, z, y) * torch.sin(9 * z.sum(1))  # an ascent overshoots
+
+    seed = 5
+    torch.manual_seed(seed)
+    starts = [BALL.start(x)]
+    visited = [starts[0], *ascent.iterates(grad_and_value(value), x, BALL, start=starts[0])]
+    second = BALL.start(x)
+    visited += [second, *ascent.iterates(grad_and_value(value), x, BALL, start=second)]
+    best = torch.stack([value(z).detach() for z in visited]).amax(0)
+
+    torch.manual_seed(seed)
+    found = maximise(Best(ascent, restarts=2), value, x, BALL)
+    torch.testing.assert_close(value(found).detach(), best)
+
+
+def test_the_best_point_costs_one_gradient_more_per_run() -> None:
+    net, x, y = batch()
+    calls = 0
+
+    def counted(z: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal calls
+        calls += 1
+        return grad_and_value(lambda z: cross_entropy(net, z, y))(z)
+
+    list(Best(BY, restarts=2).iterates(counted, x, BALL, start=x))
+    assert calls == 2 * (BY.steps + 1)
+
+
+def test_the_adversary_can_be_told_to_keep_the_label() -> None:
+    net, x, _ = batch()
+    y = net(x).argmax(1)
+    free = cosine @ objectives.baseline_ig(3)
+    ball, by = LinfBall(3.0, bounds=None), Best(PGD(20, 0.3), restarts=2)
+    kept = Robust(free, ball, by, attacked=free + 1e3 * keep_label)(net, x, y, start=x)
+    assert torch.equal(net(kept.worst).argmax(1), y)
+    assert bool((kept.penalty >= 0).all())
+
+
+def test_mistakes_of_best_are_named() -> None:
+    with pytest.raises(InvalidInput, match="such as PGD"):
+        Best(3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="restarts ≥ 1"):
+        Best(BY, restarts=0)

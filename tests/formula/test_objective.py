@@ -14,14 +14,18 @@ from nets import NETS, Residual, images, mlp
 from robattr import (
     IG,
     PGD,
+    Best,
     Change,
     Everywhere,
     IntegratedGradients,
+    Joint,
+    L1Ball,
     L2Ball,
     LinfBall,
     LpBall,
     Robust,
     at_layer,
+    averaged,
     cross_entropy,
     displacement,
     l1,
@@ -34,6 +38,7 @@ from robattr import (
     right,
     total,
 )
+from robattr.engine import Step
 from robattr.errors import InvalidInput, RobattrError, UnsupportedModel
 from robattr.formula.ascent import grad_and_value, maximise
 from robattr.formula.sizes import Size
@@ -505,3 +510,73 @@ def test_a_plain_function_is_a_model_too() -> None:
     rho(lambda x: torch.tanh(x @ w), torch.rand(2, 6), torch.tensor([0, 1])).value.mean().backward()
     assert w.grad is not None
     assert float(w.grad.norm()) > 0
+
+
+# Several adversaries in one objective
+
+FREE = LinfBall(0.3, bounds=None)
+
+
+def joint_batch() -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(2)
+    return mlp().double(), torch.rand(4, 6, dtype=torch.float64), torch.arange(4) % 3
+
+
+def test_a_sum_has_one_clean_loss_and_every_penalty() -> None:
+    net, x, y = joint_batch()
+    a = objectives.trades(2.0, FREE, BY)
+    b = objectives.aat(0.5, L1Ball(0.4, bounds=None), Best(BY))
+    rho = sum([a, b])
+    starts = rho.within.start(x)
+    out, first, second = rho(net, x, y, start=starts), a(net, x, y, start=starts[0]), b(net, x, y, start=starts[1])
+    torch.testing.assert_close(out.value, first.loss + 2.0 * first.penalty + 0.5 * second.penalty)
+    torch.testing.assert_close(out.loss, cross_entropy(net, x, y))
+    torch.testing.assert_close(out.worst, first.worst)
+    assert (a + b + a).terms == (a, b, a)
+    assert a + (b + a) == a + b + a
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_engine_runs_a_sum(compiled: bool) -> None:
+    net, x, y = joint_batch()
+    rho = objectives.trades(2.0, FREE, BY) + objectives.igr(0.5, LinfBall(0.1), BY)
+    starts = rho.within.start(x)
+    expected = rho(net, x, y, start=starts)
+    gradients = torch.autograd.grad(expected.value.sum(), list(net.parameters()))
+    step = Step(net, compiled=compiled)
+    out = step(rho, x, y, start=starts)
+    torch.testing.assert_close(out.value, expected.value)
+    torch.testing.assert_close([p.grad for p in net.parameters()], list(gradients))
+    assert ("the step runs eagerly" in "".join(step.notes)) == compiled
+    with torch.random.fork_rng():  # without a start, each term draws one of its own
+        torch.manual_seed(0)
+        drawn = step(averaged(objectives.lga(0.3, 0.2, FREE), 2), x, y).value
+        torch.manual_seed(0)
+        starts = torch.stack([FREE.start(x), FREE.start(x)])
+    torch.testing.assert_close(drawn, averaged(objectives.lga(0.3, 0.2, FREE), 2)(net, x, y, start=starts).value)
+
+
+def test_inputs_outside_the_bounds_of_any_term_are_refused() -> None:
+    net, x, y = joint_batch()
+    rho = objectives.madry(LinfBall(0.1, (0.0, 9.0)), BY) + objectives.madry(LinfBall(0.1, (0.0, 1.0)), BY)
+    with pytest.raises(InvalidInput, match="within the bounds"):
+        rho(net, 5 * x, y)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: objectives.natural() + 1, "another one, such as madry"),
+        (lambda: 1 + objectives.natural(), "another one, such as madry"),
+        (lambda: objectives.natural() + objectives.natural(loss=margin), "one clean loss"),
+        (lambda: Joint(()), "expects objectives"),
+        (lambda: averaged(objectives.natural(), 0), "draws ≥ 1"),
+        (lambda: objectives.ssr(1.0), "α < 1"),
+        (lambda: objectives.igr(-1.0, FREE, BY), "λ ≥ 0"),
+        (lambda: objectives.art(float("nan"), FREE, BY), "λ ≥ 0"),
+        (lambda: objectives.r2et(0.1, k=0), "k ≥ 1"),
+    ],
+)
+def test_mistakes_of_sums_and_named_objectives(wrong, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        wrong()

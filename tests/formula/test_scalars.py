@@ -26,6 +26,8 @@ from robattr import (
     weighted_outputs,
     wrong_logit,
 )
+from robattr.engine import Step
+from robattr.engine.compiled import traced
 from robattr.errors import InvalidInput
 
 BALL, BY = LinfBall(0.2, bounds=None), PGD(steps=2, step_size=0.1)
@@ -100,3 +102,16 @@ def test_cross_entropy_with_soft_labels_has_its_gradient() -> None:
     net, x, _ = batch()
     y = torch.rand(4, 3, dtype=torch.float64).softmax(1)
     assert torch.autograd.gradcheck(lambda z: cross_entropy(net, z, y), x.requires_grad_())
+
+
+def test_soft_labels_are_traced() -> None:
+    net, x, _ = batch()
+    mixed = torch.rand(4, 3, dtype=torch.float64).softmax(1)
+    rho, start = objectives.ig_sum_norm(0.1, BALL, BY, m=3, m_attack=2), BALL.start(x)
+    found = []
+    for step in (Step(net), Step(net, compiled=True, backend=traced)):
+        net.zero_grad()
+        out = step(rho, x, mixed, start=start)
+        found.append([out.value, *(p.grad.clone() for p in net.parameters())])
+        assert not step.notes
+    torch.testing.assert_close(found[1], found[0])
