@@ -233,9 +233,8 @@ def resolve(
     if objective is None:
         return settings.change_by_words(settings.change(base, file), words)
     file = {key: value for key, value in file.items() if key not in settings.OBJECTIVE}
-    run = settings.change_by_words(settings.change(base, file).with_objective(named_objective(objective)), words)
-    own = objective.rpartition(":")[2].replace("_", "-").replace(".", "-")
-    return replace(run, recipe=f"{run.dataset}/{own}")
+    run = settings.change(base, file).with_objective(named_objective(objective))
+    return settings.change_by_words(run, words)
 
 
 def _flags(*, seed: int | None, precision: str | None) -> list[str]:

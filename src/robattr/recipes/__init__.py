@@ -50,7 +50,7 @@ def summary(name: str) -> str:
     """One line about a recipe: the first of its docstring; the numbers of a tuned one."""
     if name.endswith("-tuned"):
         run = get(name)
-        attack = "" if run.method == "natural" else f", {run.attack_steps} attack steps"
+        attack = f", {run.attack_steps} attack steps" if run.uses("attack_steps") else ""
         nodes = f", m = {run.m} ({run.m_attack} in the attack)" if run.second_order else ""
         after = f", after {run.warm_start}" if run.warm_start else ""
         return f"{name.removesuffix('-tuned')} on {run.model}: {run.steps:,} steps{attack}{nodes}{after}."

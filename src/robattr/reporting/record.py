@@ -93,9 +93,15 @@ def slug(text: object) -> str:
     return re.sub(r"[^\w.@]+", "-", str(text)).strip("-")
 
 
+def method_of(config: Mapping[str, Any], default: str) -> str:
+    """The method of a run; of an objective of the user's its name, the recipe without the dataset."""
+    method, recipe = str(config.get("method") or default), str(config.get("recipe") or "").partition("/")[2]
+    return recipe if recipe and method == "custom" else method
+
+
 def variant(config: Mapping[str, Any]) -> str:
     """The recipe without its dataset, and m for methods that integrate: `ig-norm-m20`."""
-    method = str(config.get("name") or config.get("method") or "model")
+    method = str(config.get("name") or method_of(config, "model"))
     recipe = str(config.get("recipe") or "").partition("/")[2]
     name = slug(recipe if method in recipe else method)
     integral = method in ("ig-norm", "ig-sum-norm", "distributional-ig")

@@ -12,7 +12,9 @@ from robattr import data
 from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
 from robattr.evaluation.records import read_settings
-from robattr.reporting.record import evaluated_dataset, read_lines, read_object, read_record, rows, run_name, variant
+from robattr.reporting.record import (
+    evaluated_dataset, method_of, read_lines, read_object, read_record, rows, run_name, variant,
+)  # fmt: skip
 from robattr.reporting.training_log import TrainingSummary, summarise
 
 APPROACHES = {
@@ -83,7 +85,7 @@ class RunResults:
 
     @property
     def method(self) -> str:
-        return str(self.config.get("method", self.path.name))
+        return method_of(self.config, self.path.name)
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,7 @@ def _order(run: RunResults) -> tuple[str, int, str, str, float, int, str]:
 
 def _approach(config: Mapping[str, Any], path: Path) -> str:
     """The paper's name of the method, and the network where it is not the dataset's own."""
-    method = str(config.get("method", path.name))
+    method = method_of(config, path.name)
     network = f", {config['model']}" if config.get("model") else ""
     return str(config.get("name") or f"{APPROACHES.get(method, method.upper())}{network}")
 

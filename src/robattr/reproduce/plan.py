@@ -187,7 +187,7 @@ def training_seconds(job: Job, device: str = "auto") -> float:
     )
     one, three = (_step_seconds(replace(typical, attack_steps=n), device) for n in (1, 3))
     each = max(0.0, (three - one) / 2)
-    attack_steps = 0 if job.run.method == "natural" else job.run.attack_steps
+    attack_steps = job.run.attack_steps if job.run.uses("attack_steps") else 0
     return job.run.steps * (max(one - each, 0.0) + each * attack_steps)
 
 

@@ -175,9 +175,11 @@ class TrainConfig:
                 )
 
     def with_objective(self, objective: Objective | Custom) -> TrainConfig:
-        """The configuration with an objective of the user's in the place of the method's."""
+        """The configuration with an objective of the user's in the place of the method's, also in the recipe's name."""
         own = objective if isinstance(objective, Custom) else customs.custom(objective)
-        changed = replace(self, method="custom", custom=own.text, custom_source=own.source, own=own)
+        dataset, slash, _ = self.recipe.partition("/")
+        recipe = f"{dataset}/{own.name}" if slash else self.recipe
+        changed = replace(self, recipe=recipe, method="custom", custom=own.text, custom_source=own.source, own=own)
         changed.at(0).objective()  # a factory that fails, or a ramp without effect, is refused before the run begins
         return changed
 

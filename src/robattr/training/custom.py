@@ -60,6 +60,12 @@ class Custom:
     scales: tuple[float, float] = field(default=(1.0, 1.0), compare=False)  # of λ, and of ε and the step size
 
     @property
+    def name(self) -> str:
+        """What reports call it: the name of the function, with hyphens."""
+        named = self.factory or self.given
+        return str(getattr(named, "__name__", "custom")).strip("<>_").replace("_", "-")
+
+    @property
     def follows_config(self) -> bool:
         """Whether the keys of the run reach the objective."""
         return self.factory is not None and "config" in inspect.signature(self.factory).parameters
