@@ -16,7 +16,7 @@ from robattr.reproduce import TARGETS
 from robattr.training.config import TrainConfig
 
 QUICK = TrainConfig(
-    dataset="tiny", eps=0.1, attack_steps=2, step_size=0.05, m=3, m_attack=2, lr=1e-2, steps=6, batch=8,
+    dataset="tiny", eps=0.1, attack_steps=2, step_size=0.05, m=3, m_attack=2, k=4, lr=1e-2, steps=6, batch=8,
     log_every=1, validate_every=3, checkpoint_every=2,
 )  # fmt: skip
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
-from robattr import recipes
+from robattr import models, recipes, training
 from robattr.errors import InvalidInput
 from robattr.formula import Distributional, LinfBall, Robust
 from robattr.formula.quadrature import right
+from train_fixtures import lines, tiny_net
 
 PAPER = [
     f"{d}/{m}"
@@ -103,3 +108,40 @@ def test_compiling_is_for_long_second_order_runs_on_a_gpu() -> None:
     assert not recipes.get("mnist/natural").compiles("cuda")
     assert replace(short, compile="always").compiles("cpu")
     assert not replace(long, compile="never").compiles("cuda")
+
+
+FIELD = ("trades", "igr", "aat", "adv-aat", "art", "sarkar", "ssr", "lga", "r2et", "curvature")
+
+
+@pytest.mark.parametrize("method", FIELD)
+def test_a_method_of_the_field_trains_and_differs_from_the_others_only_in_its_objective(method, tmp_path):
+    runs = {dataset: recipes.get(f"{dataset}/{method}") for dataset in ("fashion-mini", "fashion-mnist", "gtsrb")}
+    for dataset, run in runs.items():
+        madry = recipes.get(f"{dataset}/madry")
+        keys = ("model", "optimizer", "lr", "schedule", "rates", "steps", "batch", "norm", "decay")
+        assert [getattr(run, key) for key in keys] == [getattr(madry, key) for key in keys]
+        assert isinstance(run.objective((0.0, 255.0)), Robust)
+    short = replace(runs["fashion-mini"], steps=2, batch=4, k=20, log_every=1, validate_every=0, checkpoint_every=2)
+    before = models.for_dataset("fashion-mini")
+    outcome = training.train(short, tmp_path / "run", device="cpu", model=(net := deepcopy(before)))
+    assert outcome.finished
+    assert all(math.isfinite(line["value"]) for line in lines(tmp_path / "run") if "value" in line)
+    assert not any(torch.equal(p, q) for p, q in zip(before.parameters(), net.parameters(), strict=True))
+
+
+def test_weights_of_gradient_penalties_follow_the_scale_of_the_pixels():
+    """One network on pixels in [0, 1] and on the same pixels in [0, 255]: equal penalties."""
+    net, x, y = tiny_net().double(), torch.rand(3, 1, 6, 6, dtype=torch.float64), torch.arange(3)
+    wide = nn.Sequential(Scaled(), net)
+    for method in ("ssr", "r2et"):  # the others draw random points
+        small, large = (replace(recipes.get(f"{d}/{method}"), k=4, eps_ramp=()) for d in ("fashion-mini", "gtsrb"))
+        one, two = small.objective()(net, x, y), large.objective((0.0, 255.0))(wide, 255 * x, y)
+        torch.testing.assert_close(one.value, two.value)
+    assert recipes.get("gtsrb/lga").eps == pytest.approx(255 * recipes.get("fashion-mini/lga").eps)
+
+
+class Scaled(nn.Module):
+    """Pixels in [0, 255] to [0, 1]."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / 255

@@ -3,17 +3,19 @@
     robattr.recipes.get("mnist/ig-norm")        is  robattr.recipes.mnist.ig_norm(), the paper's
     robattr.recipes.get("mnist/ig-norm-tuned")  is  the same problem with another network and other settings (`tuned`)
 
-A new recipe is a new function in its dataset's `RECIPES`; its name is the function's, with hyphens.
+A new recipe is a new function in its dataset's `RECIPES`; its name is the function's, with hyphens. Methods of other
+papers are in `field`, each for three datasets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial, update_wrapper
 from types import ModuleType
 
 from robattr.errors import InvalidInput, nearest
-from robattr.recipes import fashion_mini, fashion_mnist, flower, gtsrb, mnist, tuned
+from robattr.recipes import fashion_mini, fashion_mnist, field, flower, gtsrb, mnist, tuned
 from robattr.recipes import tuned_networks as tuned_networks  # registers them
 from robattr.training.config import TrainConfig as TrainConfig
 
@@ -58,11 +60,16 @@ def summary(name: str) -> str:
 
 
 def _paper() -> dict[str, Callable[[], TrainConfig]]:
-    """Every recipe function of the datasets' files, by name."""
-    return {
+    """Every recipe function of the datasets' files, and the field's methods, by name."""
+    own = {
         f"{_hyphens(module.__name__.rpartition('.')[2])}/{_hyphens(recipe.__name__)}": recipe
         for module in MODULES
         for recipe in module.RECIPES
+    }
+    return own | {
+        f"{dataset}/{_hyphens(method.__name__)}": update_wrapper(partial(method, base), method)
+        for dataset, base in field.BASES.items()
+        for method in field.METHODS
     }
 
 

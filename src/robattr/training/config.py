@@ -9,7 +9,18 @@ import torch
 
 from robattr import objectives
 from robattr.errors import InvalidInput, nearest
-from robattr.formula import PGD, Everywhere, L2Ball, LinfBall, LpBall, displacement, l2, power
+from robattr.formula import (
+    PGD,
+    BaselineIG,
+    Everywhere,
+    L2Ball,
+    LinfBall,
+    LpBall,
+    cross_entropy,
+    displacement,
+    l2,
+    power,
+)  # fmt: skip
 from robattr.formula.quadrature import Rules, gauss_legendre, left, midpoint, radau, right
 from robattr.training import custom as customs
 from robattr.training import schedules
@@ -17,7 +28,8 @@ from robattr.training.custom import Custom
 from robattr.training.custom import Objective as Objective
 
 Method = Literal[
-    "natural", "madry", "ig-norm", "ig-sum-norm", "input-gradient", "loss-output", "sinha", "distributional-ig"
+    "natural", "madry", "ig-norm", "ig-sum-norm", "input-gradient", "loss-output", "sinha", "distributional-ig",
+    "trades", "igr", "aat", "adv-aat", "art", "sarkar", "ssr", "lga", "r2et", "curvature",
 ]  # fmt: skip
 
 
@@ -41,7 +53,7 @@ class TrainConfig:
     own: Custom | None = field(default=None, repr=False)  # that objective; not a key, never in a file
 
     # ρ = ℓ + λ·max over N(x, ε) of s(IG)
-    weight: float = 1.0  # λ of IG-NORM; β of IG-SUM-NORM
+    weight: float = 1.0  # λ of IG-NORM; β of IG-SUM-NORM and TRADES; s of SSR; λ_c of LGA
     eps: float = 0.3  # radius of the neighbourhood, in pixel units
     norm: Literal["linf", "l2"] = "linf"
     attack_steps: int = 40  # input-gradient regularisation always takes one
@@ -51,6 +63,9 @@ class TrainConfig:
     rule: Literal["left", "right", "midpoint", "gauss-legendre", "radau"] = "midpoint"
     chunk: int | None = None  # path points held in memory at once; None: all
     power: float = 1.0  # q of input-gradient regularisation ‖∇ℓ‖_q^q
+    weight_l2: float = 0.01  # λ₂ of LGA
+    smoothness: float = 0.0  # μ of R2ET
+    k: int = 100  # pixels that R2ET keeps on top
     gamma: float = 1.0  # γ of the Wasserstein form; initial value under dual ascent
     budget: float = 0.0  # transport budget: dual ascent keeps E[c] at most this
     gamma_rate: float = 0.1  # step size of dual ascent
@@ -168,6 +183,26 @@ class TrainConfig:
                     spread, self.budget, cost, by, self.weight, within=Everywhere(bounds), rate=self.gamma_rate
                 )
                 return replace(found, gamma=torch.tensor(self.gamma, dtype=torch.float64))
+            case "trades":
+                return objectives.trades(self.weight, ball, by)
+            case "igr":
+                return objectives.igr(self.weight, ball, by, self._baseline_ig())
+            case "aat":
+                return objectives.aat(self.weight, ball, by, self._baseline_ig())
+            case "adv-aat":
+                return objectives.adv_aat(self.weight, ball, by, self._baseline_ig())
+            case "art":
+                return objectives.art(self.weight, ball, by)
+            case "sarkar":
+                return objectives.sarkar(self.weight, ball, by, self.m, self.m_attack, rule=rule)
+            case "ssr":
+                return objectives.ssr(scale=self.weight)
+            case "lga":
+                return objectives.lga(self.weight_l2, self.weight, ball)
+            case "r2et":
+                return objectives.r2et(self.weight, self.k, self.smoothness)
+            case "curvature":  # of the loss: the logit of a ReLU network has none
+                return objectives.curvature(self.weight, of=cross_entropy)
             case "custom":
                 raise InvalidInput(
                     f"the configuration names an objective of your own, {self.custom or 'without its text'}, which no "
@@ -182,6 +217,9 @@ class TrainConfig:
         changed = replace(self, recipe=recipe, method="custom", custom=own.text, custom_source=own.source, own=own)
         changed.at(0).objective()  # a factory that fails, or a ramp without effect, is refused before the run begins
         return changed
+
+    def _baseline_ig(self) -> BaselineIG:
+        return objectives.baseline_ig(self.m, rule=RULES[self.rule], chunk=self.chunk)
 
     def _dual_ball(self) -> LinfBall | LpBall:
         """The unit ball of the dual exponent p, 1/p + 1/q = 1, without bounds: no network sees its points.
@@ -273,6 +311,7 @@ BOOKKEEPING = (
 FAR = 1e4  # step of input-gradient regularisation, in radii: the random start keeps a share of 1e-4
 USES_WARMUP = ("linear", "cosine", "one-cycle")  # schedules: those that also depend on the number of steps
 MINIMUM = {
+    "weight_l2": 0, "smoothness": 0, "k": 1,
     "weight": 0, "eps": 0, "step_size": 0, "gamma": 0, "budget": 0, "gamma_rate": 0, "decay": 0, "warmup": 0,
     "validate_every": 0, "seed": 0, "power": 1, "attack_steps": 1, "m": 1, "m_attack": 1, "chunk": 1, "steps": 1,
     "batch": 1, "log_every": 1, "checkpoint_every": 1, "keep": 2,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from torch import Tensor, nn
 
 from robattr.errors import InvalidInput, RobattrError
-from robattr.formula import IG, Change, Distributional, Rho, Robust, at_output, displacement
+from robattr.formula import IG, Change, Distributional, Joint, Rho, Robust, at_output, displacement
 from robattr.formula.change import Clean, Combined, Compared, Measured, Value
 from robattr.formula.maps import BaselineIG, Logits, Magnitude, RunnerUp, Target, TheInput
 from robattr.formula.network import Model
@@ -41,7 +41,7 @@ class Function(Protocol):
     def __call__(self, model: Model, x: Tensor, y: Tensor) -> Rho: ...
 
 
-Objective: TypeAlias = Robust | Distributional | Function
+Objective: TypeAlias = Robust | Joint | Distributional | Function
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def named(ref: str) -> Custom:
     This runs the user's code: never pass a name that came with a file.
     """
     found = import_named(ref, example="my_objectives:make_rho")
-    if isinstance(found, Robust | Distributional):
+    if isinstance(found, Robust | Joint | Distributional):
         return custom(found)
     if not callable(found):
         raise InvalidInput(f"expected {ref!r} to be an objective or a function that returns one, got {found!r}")
@@ -141,6 +141,8 @@ def second_order(objective: Objective) -> int:
 
     A map of the user's counts as one; of a function nothing is known, which counts as none.
     """
+    if isinstance(objective, Joint):
+        return sum(map(second_order, objective.terms))
     if not isinstance(objective, Robust | Distributional):
         return 0
     seen = getattr(objective, "attacked", None) or objective.change
@@ -173,26 +175,31 @@ def _gradients(part: Any) -> int:
 
 def _scaled(objective: Objective, weight: float, eps: float) -> Objective:
     """The objective with λ, and ε and the step size, times these numbers."""
-    if not isinstance(objective, Robust | Distributional):
-        raise InvalidInput(
-            "weight_ramp and eps_ramp have no effect on a function: set both to (), or name a function of `config` "
-            "that makes the objective"
-        )
-    within: Any = objective.within
-    by: Any = objective.by
-    return _replaced(
-        objective,
-        weight=objective.weight * weight,
-        within=replace(within, radius=within.radius * eps) if hasattr(within, "radius") else within,
-        by=replace(by, step_size=by.step_size * eps) if hasattr(within, "radius") and hasattr(by, "step_size") else by,
+    if isinstance(objective, Joint):
+        return Joint(tuple(_scaled_robust(term, weight, eps) for term in objective.terms))
+    if isinstance(objective, Robust):
+        return _scaled_robust(objective, weight, eps)
+    if isinstance(objective, Distributional):
+        return _scaled_robust(objective, weight, eps)
+    raise InvalidInput(
+        "weight_ramp and eps_ramp have no effect on a function: set both to (), or name a function of `config` that "
+        "makes the objective"
     )
 
 
-T = TypeVar("T")
+T = TypeVar("T", Robust, Distributional)
 
 
-def _replaced(value: T, **changes: Any) -> T:
-    return replace(value, **changes)  # type: ignore[type-var]
+def _scaled_robust(objective: T, weight: float, eps: float) -> T:
+    within: Any = objective.within
+    by: Any = objective.by
+    ball = hasattr(within, "radius")
+    return replace(
+        objective,
+        weight=objective.weight * weight,
+        within=replace(within, radius=within.radius * eps) if ball else within,
+        by=replace(by, step_size=by.step_size * eps) if ball and hasattr(by, "step_size") else by,
+    )
 
 
 def text_of(objective: object) -> str:

@@ -20,6 +20,7 @@ SCHEDULES = {"warmup": USES_WARMUP, "rates": ("piecewise",), "boundaries": ("pie
 """Keys that only some schedules use. Files may contain them anyway: `config.json` has every key."""
 OBJECTIVE = ("method", "custom", "custom_source")
 FORMULA = (
+    "weight_l2", "smoothness", "k",
     "weight", "eps", "norm", "attack_steps", "step_size", "m", "m_attack", "rule", "chunk", "power", "gamma", "budget",
     "gamma_rate",
 )  # fmt: skip
