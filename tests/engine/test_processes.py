@@ -30,6 +30,7 @@ LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--npro
 
 # The batch of 9 does not divide by two: one process takes 4 examples, the other 5.
 BASE = replace(QUICK, batch=9, steps=12, lr=1e-3, weight=0.3, budget=0.05, checkpoint_every=100, clip=5.0)
+PAPER = get_args(Method)[:8]
 CASES: dict[str, tuple[TrainConfig, dict[str, bool]]] = {
     f"{method} {precision}{' batch-norm' if norm else ''}": (
         replace(BASE, method=method, precision=precision, reduction="sum" if method == "madry" else "mean"),
@@ -37,7 +38,12 @@ CASES: dict[str, tuple[TrainConfig, dict[str, bool]]] = {
     )
     for precision in ("fp64", "fp32")
     for norm in (False, True)
+    for method in PAPER
+}
+CASES |= {
+    f"{method} fp64 batch-norm": (replace(BASE, method=method, precision="fp64"), {"norm": True})
     for method in get_args(Method)
+    if method not in PAPER
 }
 # A bias before batch norm. NATURAL is left out: the batch mean cancels that bias, so its gradient is rounding noise,
 # which Adam turns into full steps (docs/scaling.md). In the other objectives the frozen path gives it a real gradient.

@@ -43,7 +43,7 @@ def test_every_method_trains_and_leaves_a_whole_run_directory(tmp_path, method):
     assert records[-1]["loss"] < records[0]["loss"]
     assert {"penalty", "value", "accuracy", "lr", "weight", "eps", "rate", "grad_norm"} <= records[0].keys()
     assert (records[-1]["penalty"] == 0) == (method == "natural")
-    assert ("ig" in records[-1]) == (method not in ("natural", "madry", "loss-output", "sinha"))
+    assert ("ig" in records[-1]) == (method in ("ig-norm", "ig-sum-norm", "input-gradient", "distributional-ig"))
     if method == "ig-norm":
         assert all(record["ig"] == pytest.approx(record["penalty"], rel=1e-5) for record in records)
     assert lines(outcome.path)[-1] == {"step": 40, "val_accuracy": outcome.val_accuracy}
