@@ -13,8 +13,15 @@ from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
 from robattr.evaluation.records import read_settings
 from robattr.reporting.record import (
-    evaluated_dataset, method_of, read_lines, read_object, read_record, rows, run_name, variant,
-)  # fmt: skip
+    evaluated_dataset,
+    method_of,
+    read_lines,
+    read_object,
+    read_record,
+    rows,
+    run_name,
+    variant,
+)
 from robattr.reporting.training_log import TrainingSummary, summarise
 
 APPROACHES = {
