@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def test_maps_of_tokens_are_attacked_through_guides_of_tokens() -> None:
     torch.testing.assert_close(theirs.perturbed, ours.perturbed)
     assert float(theirs.score.min()) < 1
     with pytest.raises(InvalidInput, match=r"shape of the scored one, \(8,\), got \(8, 8\): give a guide"):
-        IFIA(net, map=per_token(simple_gradient()), guide=simple_gradient(), **settings)(x, y)
+        IFIA(net, map=replace(per_token(simple_gradient()), guide=simple_gradient()), **settings)(x, y)
 
 
 def test_captum_names_are_checked(plain: nn.Module) -> None:
