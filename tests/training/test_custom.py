@@ -96,9 +96,10 @@ def test_a_given_objective_trains_like_the_method_that_composes_it(tmp_path):
     [
         noisy,
         objectives.distributional(objectives.spread(2), 0.05, objectives.spread(1), PGD(1, 0.1)),
+        objectives.madry(BALL, BY) + objectives.igr(0.5, LinfBall(0.05), BY),
         lambda model, x, y, rand=None: objectives.madry(BALL, BY)(model, x, y, rand=rand),
     ],
-    ids=["function", "distributional", "rand"],
+    ids=["function", "distributional", "sum", "rand"],
 )
 def test_a_resumed_run_ends_with_the_same_weights(tmp_path, objective):
     straight, _ = go(objective, tmp_path / "straight")
@@ -106,6 +107,15 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path, objective):
     resumed, outcome = go(objective, tmp_path / "broken", resume=True)
     assert outcome.finished
     assert torch.equal(straight, resumed)
+
+
+def test_ramps_scale_every_term_of_a_sum(tmp_path):
+    run = TrainConfig(weight_ramp=(0, 4), eps_ramp=(0, 2)).with_objective(
+        objectives.madry(BALL, BY) + objectives.trades(6.0, LinfBall(0.2), BY)
+    )
+    first, second = run.at(1).objective().terms
+    assert (first.weight, first.within.radius, first.by.step_size) == (0.25, 0.05, 0.025)
+    assert (second.weight, second.within.radius) == (1.5, 0.1)
 
 
 def test_another_objective_does_not_continue_a_run(tmp_path):

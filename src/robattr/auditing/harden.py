@@ -30,6 +30,7 @@ from robattr.reporting.verdict import Verdict, strictest, verdict
 from robattr.training import checkpoint
 from robattr.training import settings as keys
 from robattr.training.config import Objective, TrainConfig
+from robattr.training.custom import Custom
 from robattr.training.loop import Outcome, train
 from robattr.training.run_directory import RunDirectory, read_config
 from robattr.training.setup import check_state
@@ -63,7 +64,7 @@ def harden(
     model: nn.Module,
     data: Data,
     *,
-    objective: str | Objective = "ig-sum-norm",
+    objective: str | Objective | Custom = "ig-sum-norm",
     out: str | Path = "hardened",
     bounds: tuple[float, float] = (0.0, 1.0),
     preprocessing: Preprocessing | Mapping[str, Any] | None = None,
@@ -157,7 +158,7 @@ def harden(
 
 
 def _run(
-    objective: str | Objective,
+    objective: str | Objective | Custom,
     data: Dataset,
     settings: Settings,
     *,

@@ -108,7 +108,9 @@ def harden(
     weights: Weights = None,
     mean: Mean = None,
     std: Std = None,
-    objective: Annotated[str, typer.Option(help="ig-norm, ig-sum-norm, madry, input-gradient, …")] = "ig-sum-norm",
+    objective: Annotated[
+        str, typer.Option(help="ig-norm, ig-sum-norm, madry, …, or MODULE:FUNCTION that returns your own objective.")
+    ] = "ig-sum-norm",
     eps: Eps = None,
     steps: Annotated[int, typer.Option(min=1, help="Updates.")] = 300,
     batch: Annotated[int, typer.Option(min=1)] = 16,
@@ -138,12 +140,14 @@ def harden(
     It can be stopped at any time: the same command continues.
     """
     from robattr.auditing import harden as begin
+    from robattr.training.custom import named
     from robattr.training.settings import parse_word
 
     with watching() as watch:
         found = begin(
             _model(model, weights), data,
-            objective=objective, out=out, bounds=interval(bounds), preprocessing=_preprocessing(mean, std, weights),
+            objective=named(objective) if ":" in objective else objective, out=out,
+            bounds=interval(bounds), preprocessing=_preprocessing(mean, std, weights),
             eps=None if eps is None else number(eps), steps=steps, batch=batch, lr=number(lr),
             batch_norm=batch_norm,  # type: ignore[arg-type]
             freeze=[part.strip() for part in freeze.split(",") if part.strip()], chunk=chunk,
