@@ -19,6 +19,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
+from torch.nn import functional as F
 
 from nets import NETS, OldTanh, OwnActivation, OwnTanh, Residual, conv, images
 from robattr import PGD, L2Ball, LinfBall, displacement, l2, objectives, power
@@ -187,6 +188,16 @@ def test_every_way_to_run_the_formula_calls_the_same_functions(monkeypatch: pyte
     assert not called  # what was compiled does not run again
 
 
+def test_one_step_takes_labels_of_several_kinds() -> None:
+    net, (x, _, y) = NETS["relu"]().double(), images()
+    fast, plain = Step(net, compiled=True, backend=traced), Step(net)
+    rho, start = MAKE["madry"](1.0, 0.3), LinfBall(0.3).start(x)
+    for labels in (y, F.one_hot(y, 3).to(x), y.int()):
+        (a, ours), (b, theirs) = (step_of(step, rho, x, labels, start) for step in (fast, plain))
+        assert_rounding([a.loss], [b.loss])
+        assert_rounding(ours, theirs)
+
+
 def test_the_update_runs_the_network_once_at_x_and_once_at_the_worst_point() -> None:
     """ℓ(x) is the clean loss and part of ℓ(x') − ℓ(x): both use one forward pass."""
     net, (x, _, y) = conv(nn.Tanh()).double(), images()
@@ -246,6 +257,7 @@ class Momentum(PGD):
         (Residual, MAKE["ig_norm"](1.0, 0.3), "train mode"),
         (NETS["relu"], objectives.madry(LinfBall(0.3), Elsewhere()), "Elsewhere within LinfBall"),
         (NETS["relu"], objectives.ig_norm(1.0, LinfBall(0.3), PGD(2, 0.1), m=3, m_attack=2, chunk=1), "chunks"),
+        (NETS["relu"], objectives.igr(1.0, LinfBall(0.3), PGD(2, 0.1), objectives.baseline_ig(3, chunk=1)), "chunks"),
     ],
 )
 def test_what_cannot_be_compiled_runs_eagerly_and_says_so(model, rho: Robust, words: str) -> None:

@@ -10,7 +10,7 @@ and the step size enter the compiled functions as tensors, in the same objects, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from robattr.engine.compiled import Backend, Compiled, train_mode_differs
 from robattr.engine.precision import precision, tuned
 from robattr.formula.ascent import PGD, grad_and_value
 from robattr.formula.attribution import IG
-from robattr.formula.change import Change, Measured
+from robattr.formula.change import Change
 from robattr.formula.checks import check_batch, check_model
 from robattr.formula.neighbourhoods import Everywhere, LinfBall, LpBall, Rand, check_bounds
 from robattr.formula.network import Bound, bind, second_order
@@ -83,7 +83,7 @@ class Step:
                 out = rho.unchecked(self.model, x, y, start=start, rand=rand)
                 out.value.sum().backward()
             return replace(out, loss=out.loss.detach(), penalty=out.penalty.detach())
-        key = (_with_numbers(rho, None), x.shape, x.dtype, x.device)
+        key = (_with_numbers(rho, None), x.shape, x.dtype, x.device, y.shape, y.dtype)
         if key not in self._plans:
             self._plans[key] = _Plan(self, rho)
         result = self._plans[key](rho, x, y, start)
@@ -99,8 +99,7 @@ class Step:
             return "train mode changes the outputs or buffers of the model: the step runs eagerly"
         if rho.change.terms and not (type(rho.by) is PGD and isinstance(rho.within, LinfBall | LpBall | Everywhere)):
             return f"{type(rho.by).__name__} within {type(rho.within).__name__}: the step runs eagerly"
-        terms = [t for _, t in rho.change.terms]
-        if any(isinstance(t, Measured) and isinstance(t.attribution, IG) and t.attribution.chunk for t in terms):
+        if _chunked(rho.change):
             return "nodes in chunks: the step runs eagerly, with flat memory"
         return ""
 
@@ -203,6 +202,15 @@ class _Plan:
         self._graph.replay()
         gradients, loss, penalty, worst = self._outputs
         return gradients, loss.clone(), penalty.clone(), worst.clone()
+
+
+def _chunked(part: object) -> bool:
+    """Whether any IG inside a composition runs its nodes in chunks."""
+    if isinstance(part, IG):
+        return part.chunk is not None
+    if isinstance(part, tuple):
+        return any(_chunked(each) for each in part)
+    return is_dataclass(part) and any(_chunked(getattr(part, each.name)) for each in fields(part))
 
 
 class _OnceAt(Bound):
