@@ -37,6 +37,8 @@ def test_a_damaged_log_is_named_by_its_line(tmp_path: Path) -> None:
         ({"recipe": "mnist/ig-norm-tuned", "method": "ig-norm", "m": 20}, "ig-norm-tuned-m20"),
         ({"recipe": "mnist/madry (tuned)", "method": "madry", "m": 50}, "madry-tuned"),
         ({"recipe": "custom", "method": "natural"}, "natural"),
+        ({"recipe": "gtsrb/sarkar", "method": "sarkar", "m": 20}, "sarkar-m20"),
+        ({"recipe": "gtsrb/trades", "method": "trades", "m": 50}, "trades"),
         ({"recipe": "mnist/my-rho", "method": "custom", "m": 50}, "my-rho"),
         ({"recipe": "mnist/natural", "method": "ig-sum-norm", "m": 5}, "ig-sum-norm-m5"),
         ({"name": "My net"}, "My-net"),

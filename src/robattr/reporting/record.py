@@ -20,10 +20,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from robattr.data.image_folder import name_of
 from robattr.errors import CheckpointError
+from robattr.training.config import Method, TrainConfig
 
 SCHEMA = 1
 OBJECTS = ("config", "environment", "training", "curve", "summary", "examples")
@@ -104,7 +105,7 @@ def variant(config: Mapping[str, Any]) -> str:
     method = str(config.get("name") or method_of(config, "model"))
     recipe = str(config.get("recipe") or "").partition("/")[2]
     name = slug(recipe if method in recipe else method)
-    integral = method in ("ig-norm", "ig-sum-norm", "distributional-ig")
+    integral = method in get_args(Method) and TrainConfig(method=method, budget=1.0).uses("m")  # type: ignore[arg-type]
     return f"{name}-m{config['m']}" if integral and config.get("m") else name
 
 
