@@ -492,3 +492,22 @@ def test_draws_are_averaged() -> None:
     assert starts.shape == (3, *x.shape)
     each = [one(net, x, y, start=s).value for s in starts]
     torch.testing.assert_close(rho(net, x, y, start=starts).value, sum(each) / 3)
+
+
+CHUNKED = {
+    "igr": lambda chunk: objectives.igr(0.7, FIELD_BALL, FIELD_BY, objectives.baseline_ig(3, chunk=chunk)),
+    "aat": lambda chunk: objectives.aat(0.5, FIELD_BALL, FIELD_BY, objectives.baseline_ig(5, chunk=chunk)),
+    "adv_aat": lambda chunk: objectives.adv_aat(0.5, FIELD_BALL, FIELD_BY, objectives.baseline_ig(5, chunk=chunk)),
+    "sarkar": lambda chunk: objectives.sarkar(0.1, FIELD_BALL, FIELD_BY, m=4, m_attack=2, chunk=chunk),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CHUNKED))
+def test_the_fields_objectives_agree_in_chunks(name: str) -> None:
+    """Value, x* and ∂θ; the other objectives integrate nothing."""
+    net, x, y = field_batch()
+    start, found = FIELD_BALL.start(x), []
+    for chunk in (None, 2):
+        out = CHUNKED[name](chunk)(net, x, y, start=start)
+        found.append([out.value, out.worst, *torch.autograd.grad(out.value.sum(), list(net.parameters()))])
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-11)

@@ -259,6 +259,7 @@ def sarkar(
     m_attack: int = 5,
     *,
     rule: Rules = midpoint,
+    chunk: int | None = None,
     loss: Scalar = cross_entropy,
 ) -> Robust:
     """ρ = ℓ(x*) + λ { KL(U ‖ s(b_i*)) − KL(U ‖ s(b_y)) + Σ_i e_i } (Sarkar et al., AAAI 2021), s the softmax.
@@ -267,10 +268,10 @@ def sarkar(
     x*): e_i = b_i c_i where b_y and c have one sign, |c_i| elsewhere. x* climbs ℓ(x') + λ‖IG(x, x')‖₁, the attack of
     IG-SUM-NORM: the code uses "RAR's attack", whose β is not separate there. s was not spelled out.
     """
-    base = BaselineIG(IG(of=probability, rule=rule(m)))
+    base = BaselineIG(IG(of=probability, rule=rule(m), chunk=chunk))
     classes = clean(kl @ (runner_up(base), uniform)) - clean(kl @ (base, uniform))
-    aligned = sign_aligned @ (IG(of=loss, rule=rule(m)), clean(base))
-    seen = shift(loss) + weight * spread(m_attack, of=loss, rule=rule)
+    aligned = sign_aligned @ (IG(of=loss, rule=rule(m), chunk=chunk), clean(base))
+    seen = shift(loss) + weight * spread(m_attack, of=loss, rule=rule, chunk=chunk)
     return Robust(shift(loss) + _weight(weight) * (classes + aligned), within, by, attacked=seen, loss=loss)
 
 

@@ -34,7 +34,7 @@ from robattr import (
 )
 from robattr.errors import UnsupportedModel
 from robattr.formula.layers import Layer
-from robattr.formula.network import Model, gradient, halves
+from robattr.formula.network import Model, affine_split, gradient
 from robattr.formula.paths import Path
 from robattr.formula.sizes import Size
 
@@ -198,8 +198,8 @@ class Whole(nn.Module):
 def test_an_affine_first_layer_is_applied_once_and_changes_nothing(name: str, chunk: int | None, twin: bool) -> None:
     inner = NETS[name]().double()
     net, whole = (smooth(n) if twin else n for n in (inner, Whole(inner)))
-    assert halves(net) is not None
-    assert halves(whole) is None
+    assert affine_split(net) is not None
+    assert affine_split(whole) is None
     x, x1, y = images()
     x1.requires_grad_()
     change = l1 @ IG(rule=midpoint(5), chunk=chunk)
@@ -209,7 +209,7 @@ def test_an_affine_first_layer_is_applied_once_and_changes_nothing(name: str, ch
     torch.testing.assert_close(da, db, rtol=1e-9, atol=1e-12)
     seen: list[int] = []
     inner[0].register_forward_hook(lambda _m, args, _out: seen.append(len(args[0])))  # type: ignore[operator]
-    assert halves(net) is None  # the hook must see every node
+    assert affine_split(net) is None  # the hook must see every node
     IG(rule=midpoint(5))(net, x, x1, y)
     assert max(seen) == 5 * len(x)
 
@@ -218,7 +218,7 @@ def test_an_affine_first_layer_is_applied_once_and_changes_nothing(name: str, ch
 def test_a_scalar_that_touches_x_itself_is_attributed_in_full_behind_an_affine_first_layer(chunk: int | None) -> None:
     """A loss that normalises its input, or adds a term in x, sees x and never what the first layer makes of it."""
     net, x, x1, y = vectors()
-    assert halves(net) is not None
+    assert affine_split(net) is not None
 
     def normalising(model: Model, x: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(model, (x - 0.5) / 0.25, y) + x.square().sum(1)
@@ -231,9 +231,9 @@ def test_a_scalar_that_touches_x_itself_is_attributed_in_full_behind_an_affine_f
 
 def test_halves_that_share_a_weight_stay_together() -> None:
     net = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6))
-    assert halves(net) is not None
+    assert affine_split(net) is not None
     net[2].weight = net[0].weight
-    assert halves(net) is None
+    assert affine_split(net) is None
 
 
 @pytest.mark.parametrize("where", ["the network", "its first layer"])

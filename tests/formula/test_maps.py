@@ -126,7 +126,7 @@ def test_the_magnitude_sums_channels() -> None:
         Gradient(), Gradient(times_input=True), Gradient(at=at_layer("1")), BaselineIG(FEW),
         BaselineIG(IG(rule=midpoint(4), chunk=2)), runner_up(BaselineIG(FEW)), magnitude(Gradient()),
     ],
-    ids=repr,
+    ids=["gradient", "gradient times input", "at a layer", "from black", "in chunks", "runner-up", "magnitude"],
 )  # fmt: skip
 def test_derivatives_in_the_point_are_finite_differences(attribution: Attribution) -> None:
     net, x, x1, y = plain()

@@ -217,7 +217,7 @@ class _OnceAt(Bound):
     """A bound network that runs once at x: ℓ(x) is the clean loss and part of ℓ(x') − ℓ(x)."""
 
     def __init__(self, x: Tensor, net: Bound) -> None:
-        super().__init__(net.call, net.module, net.parameters, net.buffers, net.halves)
+        super().__init__(net.call, net.module, net.parameters, net.buffers, net.affine_split)
         self._x = x
         self._logits: Tensor | None = None
 

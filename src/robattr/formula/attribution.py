@@ -103,7 +103,7 @@ class IG:
         """Σ over the chunk's nodes of w_k · integrand(r(t_k)), all nodes as one batch."""
         labels, weights = y.repeat(len(chunk), *(1,) * (y.dim() - 1)), [w for _, w in chunk]
         flat = self.at == at_input and self.along == straight  # r' does not depend on t: it leaves the sum
-        if flat and net.halves is not None and self.of in OF_THE_OUTPUT:
+        if flat and net.affine_split is not None and self.of in OF_THE_OUTPUT:
             return (x1 - x) * self._behind_stem(net, x, x1, labels, chunk)
         z = self._points(x, x1, chunk)
         if flat:

@@ -31,7 +31,7 @@ Model: TypeAlias = Callable[[Tensor], Tensor]
 AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-class Halves(NamedTuple):
+class AffineSplit(NamedTuple):
     """A network cut behind its first layer, which is affine: net = rest ∘ stem. `name` is the stem's in the network."""
 
     name: str
@@ -42,8 +42,8 @@ class Halves(NamedTuple):
 class Bound:
     """The network as a pure function x ↦ logits of explicit parameters and buffers.
 
-    A plain callable has no module: then `parameters` is empty and the call goes straight through. `halves` are those of
-    the module, where it has them.
+    A plain callable has no module: then `parameters` is empty and the call goes straight through. `affine_split` cuts
+    the module behind its first layer, where that is possible.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class Bound:
         module: nn.Module | None = None,
         parameters: dict[str, Tensor] | None = None,
         buffers: dict[str, Tensor] | None = None,
-        halves: Halves | None = None,
+        affine_split: AffineSplit | None = None,
     ) -> None:
-        self.call, self.module, self.halves = call, module, halves
+        self.call, self.module, self.affine_split = call, module, affine_split
         self.parameters, self.buffers = parameters or {}, buffers or {}
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -74,12 +74,14 @@ class Bound:
 
     def with_parameters(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor] | None = None) -> Bound:
         """The same network with other parameters, and other buffers where they are given."""
-        return Bound(self.call, self.module, parameters, self.buffers if buffers is None else buffers, self.halves)
+        return Bound(
+            self.call, self.module, parameters, self.buffers if buffers is None else buffers, self.affine_split
+        )
 
     def split(self) -> tuple[Bound, Bound]:
-        """stem and rest of the halves, on these parameters."""
-        assert self.halves is not None
-        prefix, stem, rest = f"{self.halves.name}.", self.halves.stem, self.halves.rest
+        """The stem and the rest of the split, on these parameters."""
+        assert self.affine_split is not None
+        prefix, stem, rest = f"{self.affine_split.name}.", self.affine_split.stem, self.affine_split.rest
         inside = {name.removeprefix(prefix): p for name, p in self.parameters.items() if name.startswith(prefix)}
         behind = {name: p for name, p in self.parameters.items() if not name.startswith(prefix)}
         return Bound(stem, stem, inside), Bound(rest, rest, behind, self.buffers)
@@ -100,19 +102,19 @@ def bind(model: Model) -> Bound:
         model,
         dict(model.named_parameters()),
         {name: b.detach().clone() for name, b in model.named_buffers()},
-        halves(model),
+        affine_split(model),
     )
 
 
-def halves(module: nn.Module) -> Halves | None:
-    """The halves of a plain `nn.Sequential` that begins with a convolution or a linear layer; of others, None.
+def affine_split(module: nn.Module) -> AffineSplit | None:
+    """Split a plain `nn.Sequential` behind its first layer, a convolution or a linear one; others give None.
 
-    A module that wraps such a one says how by a method `affine_halves()`. Hooks, a forward pass of the object's own,
-    and weights shared between the halves forbid the cut.
+    A module that wraps such a one has a method `affine_split()`. Hooks, a replaced `forward`, and weights shared
+    between the two parts rule the split out.
     """
-    said = getattr(module, "affine_halves", None)
+    said = getattr(module, "affine_split", None)
     if callable(said):
-        found: Halves | None = said()
+        found: AffineSplit | None = said()
         return found
     if type(module) is not nn.Sequential or len(module) < 2 or type(module[0]) not in AFFINE:
         return None
@@ -120,7 +122,7 @@ def halves(module: nn.Module) -> Halves | None:
     shared = {id(p) for p in stem.parameters()} & {id(p) for p in rest.parameters()}
     if shared or any(_altered(m) for m in (module, stem)):
         return None
-    return Halves(next(iter(module._modules)), stem, rest)
+    return AffineSplit(next(iter(module._modules)), stem, rest)
 
 
 def _altered(m: nn.Module) -> bool:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from robattr.errors import InvalidInput, UnsupportedModel
-from robattr.formula.network import Halves, halves
+from robattr.formula.network import AffineSplit, affine_split
 
 # Past βu = 40 the kernel returns u itself; the exact value differs by e⁻⁴⁰, below the resolution of float64, in the
 # value and in both derivatives. Torch's default of 20 leaves a step of 2e-9, and e⁴⁰ is still far from overflow.
@@ -143,9 +143,9 @@ class Smooth(nn.Module):
         with _Softened(partial(rule, beta=self.twin_beta)):
             return self.twin_of(*args, **kwargs)
 
-    def affine_halves(self) -> Halves | None:
+    def affine_split(self) -> AffineSplit | None:
         """Those of the network, the rest smoothed: an affine layer has no activation."""
-        found = halves(self.twin_of)
+        found = affine_split(self.twin_of)
         if found is None:
             return None
         return found._replace(rest=Smooth(found.rest, self.twin_beta, relative=self.twin_relative))

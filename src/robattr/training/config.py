@@ -194,7 +194,7 @@ class TrainConfig:
             case "art":
                 return objectives.art(self.weight, ball, by)
             case "sarkar":
-                return objectives.sarkar(self.weight, ball, by, self.m, self.m_attack, rule=rule)
+                return objectives.sarkar(self.weight, ball, by, self.m, self.m_attack, rule=rule, chunk=self.chunk)
             case "ssr":
                 return objectives.ssr(scale=self.weight)
             case "lga":
