@@ -88,9 +88,53 @@ def test_a_users_own_network_is_built_by_its_function(
     config = open_run(trained).config
     assert config is not None
     own = train(replace(config, model="own_nets_of_test_runs:make"), tmp_path / "own", device="cpu").path
-    assert type(open_run(own).model[1]).__name__ == "Linear"
+    with pytest.raises(InvalidInput, match=r"config.json names code, 'own_nets_of_test_runs:make'.*--trust-code"):
+        open_run(own)
+    assert type(open_run(own, trust=True).model[1]).__name__ == "Linear"
+    assert type(load_model(own, trust=True)[1]).__name__ == "Linear"
     with pytest.raises(CheckpointError, match="does not say which network"):
         open_run(own / "model.safetensors")
+
+
+HOSTILE = """open("ran", "w").close()
+from robattr.models import small_cnn as go
+from robattr.objectives import natural as rho
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "evaluate . --examples 1",
+        "evaluate fashion-mini.safetensors --dataset fashion-mini --transfer . --examples 1",
+        "audit --model . --data fashion-mini --examples 1",
+        "harden --model . --data fashion-mini --examples 1",
+        "doctor --model .",
+        "train --resume --out .",
+        "train --config config.json --out elsewhere",
+        "sweep --config config.json --over m=2 --out elsewhere",
+        "train --config objective.json --out elsewhere",
+    ],
+)
+def test_no_file_runs_code(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name in a config is not imported, by no command, even with the module beside it."""
+    monkeypatch.chdir(tmp_path)
+    name = f"hostile_{tmp_path.name}".replace("-", "_")  # a module is imported once per process
+    Path(f"{name}.py").write_text(HOSTILE)
+    models.save_model(models.small_cnn(), "model.safetensors")
+    models.save_model(models.small_cnn(), "fashion-mini.safetensors")
+    config = {**TrainConfig(steps=1, batch=2).as_dict(), "model": f"{name}:go"}
+    Path("config.json").write_text(json.dumps(config))
+    Path("objective.json").write_text(json.dumps({**config, "model": "", "method": "custom", "custom": f"{name}:rho"}))
+    words = [*command.split(), "--device", "cpu"]
+    refused = CliRunner().invoke(app, words)
+    assert isinstance(refused.exception, InvalidInput)
+    assert "names code" in str(refused.exception)
+    assert "--trust-code" in str(refused.exception)
+    assert not Path("ran").exists()
+    if command.startswith(("doctor", "train")):  # quick
+        assert CliRunner().invoke(app, [*words, "--trust-code"]).exit_code in (0, 1)
+        assert Path("ran").exists()
 
 
 def test_a_recipe_without_weights_says_what_exists() -> None:

@@ -2,6 +2,8 @@
 
 A reference is a run directory, a weights file (.safetensors) or a name of the zoo. Every command, sweep and
 reproduction opens its models here.
+
+A file never runs code: a function that a file names is imported only after the user has confirmed it (`trusted`).
 """
 
 from __future__ import annotations
@@ -51,11 +53,26 @@ class Run:
         return {"run": self.name, "split": split, "classes": list(self.data.classes), "command": command}
 
 
-def open_run(reference: str | Path, *, dataset: str | None = None, data_dir: str | Path | None = None) -> Run:
+def trusted(name: str, *, of: Path, trust: bool, remedy: str) -> str:
+    """`name`, the "package.module:function" in the file `of`, if the user trusts that file.
+
+    Importing it runs code, which may have come with the file. Every name that a file gives passes here.
+    """
+    if not trust:
+        raise InvalidInput(
+            f"{of} names code, {name!r}, and robattr does not run what a file names: {remedy}, or confirm it with "
+            "--trust-code (in Python trust=True)"
+        )
+    return name
+
+
+def open_run(
+    reference: str | Path, *, dataset: str | None = None, data_dir: str | Path | None = None, trust: bool = False
+) -> Run:
     """The model that `reference` names, with the dataset it was trained on, or with `dataset` (a name or a folder).
 
-    The network is the one that the weights file describes; a user's own (`model = "package.module:function"`) is built
-    by that function.
+    The network is the one that the weights file describes. A user's own (`model = "package.module:function"` in the
+    config of a run directory) is built by that function, which is imported only with `trust`.
     """
     directory = RunDirectory(Path(reference).expanduser())
     if directory.config.is_file():
@@ -64,13 +81,18 @@ def open_run(reference: str | Path, *, dataset: str | None = None, data_dir: str
     else:
         weights = _locate(reference)
         config = _stored_config(weights)
+    if config and directory.config.is_file() and ":" in config.model:
+        trusted(config.model, of=directory.config, trust=trust, remedy=_remedy(config.model, directory))
     data = _data(config, dataset, data_dir, of=reference)
-    # A function that a weights file names is not called: the file may be a stranger's, a run directory is the user's.
     if config and directory.config.is_file() and (":" in config.model or SPEC not in models.read_metadata(weights)):
         model = models.load_weights(build_model(config, data), weights)
     else:
         model = models.read_model(weights)
     return Run(str(reference), model.eval(), data, config)
+
+
+def _remedy(model: str, directory: RunDirectory) -> str:
+    return f"name it yourself (robattr audit --model {model} --weights {directory.weights})"
 
 
 def _data(config: TrainConfig | None, dataset: str | None, data_dir: str | Path | None, *, of: str | Path) -> Dataset:
@@ -81,12 +103,18 @@ def _data(config: TrainConfig | None, dataset: str | None, data_dir: str | Path 
     return load_dataset(TrainConfig(dataset=dataset), data_dir)
 
 
-def load_model(reference: str | Path, *, device: torch.device | str = "cpu") -> nn.Module:
+def load_model(reference: str | Path, *, device: torch.device | str = "cpu", trust: bool = False) -> nn.Module:
     """The network that `reference` names, in float32 on `device`, in train mode as torch builds modules.
 
     `reference` is a safetensors file written by `models.save_model`, a run directory with `model.safetensors`, or a
-    name of the zoo such as "gtsrb/ig-sum-norm-tuned". torch's random generator keeps its state.
+    name of the zoo such as "gtsrb/ig-sum-norm-tuned". torch's random generator keeps its state. A function that the
+    config of a run directory names is imported only with `trust`.
     """
+    directory = RunDirectory(Path(reference).expanduser())
+    if directory.config.is_file() and ":" in (name := str(read_config(directory).get("model", ""))):
+        trusted(name, of=directory.config, trust=trust, remedy=_remedy(name, directory))
+        with torch.random.fork_rng(devices=[]):
+            return models.load_weights(models.from_factory(name), directory.weights).to(device)
     return models.read_model(_locate(reference)).to(device)
 
 
@@ -135,7 +163,9 @@ def _parsed(stored: Mapping[str, Any]) -> TrainConfig:
     return replace(config, recipe=name) if config.recipe.endswith("-fast") and name in recipes.names() else config
 
 
-def measure_on_validation(examples: int = 100, *, device: str = "auto", data_dir: str | Path | None = None) -> Measure:
+def measure_on_validation(
+    examples: int = 100, *, device: str = "auto", data_dir: str | Path | None = None, trust: bool = False
+) -> Measure:
     """A measure of run directories for `training.sweep`, on the validation split.
 
     NA accuracy; with examples > 0 also AA, accuracy under PGD, and IN, CO, top-k intersection and Kendall correlation
@@ -143,7 +173,7 @@ def measure_on_validation(examples: int = 100, *, device: str = "auto", data_dir
     """
 
     def scores_of(path: Path) -> Scores:
-        run = open_run(path, data_dir=data_dir)
+        run = open_run(path, data_dir=data_dir, trust=trust)
         world = World(0, 1, choose_device(device))
         model = run.model.to(world.device)
         scores = {"nat_acc": validate(model, run.data, world=world)}

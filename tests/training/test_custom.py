@@ -220,7 +220,8 @@ def test_a_name_in_a_file_is_never_imported(module, tmp_path):
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
     refused = CliRunner().invoke(app, ["train", *WORDS, "--resume", "--out", "run"])
     assert isinstance(refused.exception, InvalidInput)
-    assert "objective of your own, hostile:make_rho, which no file contains: give it again" in str(refused.exception)
+    assert "names code, 'hostile:make_rho'" in str(refused.exception)
+    assert "--objective hostile:make_rho" in str(refused.exception)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,9 @@ Maps = Annotated[str, typer.Option(help="Explanations: ig, sg, gi, smoothgrad, c
 Examples = Annotated[int, typer.Option(min=1, help="How many examples to audit.")]
 Seed = Annotated[int, typer.Option(help="Seed for the choice of examples and the attacks.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
+Trust = Annotated[
+    bool, typer.Option("--trust-code", help="Run the function that the config of the run directory names.")
+]
 Points = Annotated[int | None, typer.Option(min=1, help="Points of the path of integrated gradients.")]
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -76,6 +79,7 @@ def audit(
     seed: Seed = 0,
     device: Device = "auto",
     compiled: Annotated[bool, typer.Option("--compile", help="Compile the attack (for a GPU).")] = False,
+    trust: Trust = False,
 ) -> None:
     """Attack the explanations of your model and report on one page how robust they are.
 
@@ -85,7 +89,7 @@ def audit(
 
     with watching() as watch:
         found = begin(
-            _model(model, weights), data,
+            _model(model, weights, trust=trust), data,
             bounds=interval(bounds), preprocessing=_preprocessing(mean, std, weights),
             eps=None if eps is None else number(eps), maps=maps, protocol=protocol,  # type: ignore[arg-type]
             examples=examples, steps=steps, points=points, out=out, name=model.rpartition("/")[2],
@@ -134,6 +138,7 @@ def harden(
     ),
     seed: Seed = 0,
     device: Device = "auto",
+    trust: Trust = False,
 ) -> None:
     """Fine-tune your model for robust explanations, and audit it before and after.
 
@@ -145,7 +150,7 @@ def harden(
 
     with watching() as watch:
         found = begin(
-            _model(model, weights), data,
+            _model(model, weights, trust=trust), data,
             objective=named(objective) if ":" in objective else objective, out=out,
             bounds=interval(bounds), preprocessing=_preprocessing(mean, std, weights),
             eps=None if eps is None else number(eps), steps=steps, batch=batch, lr=number(lr),
@@ -179,6 +184,7 @@ def doctor(
     attack_steps: Annotated[int, typer.Option(min=1)] = 7,
     batch: Annotated[int, typer.Option(min=1)] = 16,
     device: Device = "auto",
+    trust: Trust = False,
 ) -> None:
     """Check your model in seconds: what fails in an audit, what to do, and what it will cost.
 
@@ -188,7 +194,7 @@ def doctor(
     from robattr.auditing import doctor as examine
 
     found = examine(
-        _model(model, weights), data,
+        _model(model, weights, trust=trust), data,
         bounds=interval(bounds), preprocessing=_preprocessing(mean, std, weights),
         shape=None if shape is None else whole_numbers(shape),
         size=size, channels=channels, classes=_names(classes),
@@ -203,20 +209,16 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _model(ref: str, weights: Path | None) -> nn.Module:
+def _model(ref: str, weights: Path | None, *, trust: bool) -> nn.Module:
     """The user's model. A message precedes the import of a factory, because it runs the user's code."""
     from robattr import models
     from robattr.runs import load_model
-    from robattr.training.run_directory import RunDirectory, read_config
 
-    here = RunDirectory(Path(ref))
-    if here.config.is_file() and weights is None and ":" in (factory := str(read_config(here).get("model", ""))):
-        ref, weights = factory, here.weights  # the user's own network, which a weights file cannot rebuild
     if ":" in ref:
         _say(f"importing {ref}: this runs its code")
         made = models.from_factory(ref)
     elif "/" in ref or Path(ref).exists():
-        made = load_model(ref)
+        made = load_model(ref, trust=trust)
     else:
         raise InvalidInput(f"expected a function that returns the model, {ref}:factory, or a file or run, got {ref!r}")
     return made if weights is None else models.load_weights(made, weights)

@@ -58,6 +58,9 @@ def evaluate(
     compiled: Annotated[
         bool | None, typer.Option("--compile/--no-compile", help="Compile the attack (default: on a GPU).")
     ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust-code", help="Run the function that the config of RUN names as its network.")
+    ] = False,
 ) -> None:
     """Attack a model's predictions and explanations; print and record the paper's four columns with 95% intervals.
 
@@ -70,12 +73,13 @@ def evaluate(
     from robattr.evaluation import evaluate as run_evaluation
     from robattr.runs import open_run
 
-    opened = open_run(run, dataset=dataset, data_dir=data_dir)
+    opened = open_run(run, dataset=dataset, data_dir=data_dir, trust=trust)
     model, data = opened.model, opened.data
     radius = None if eps is None else number(eps)
     settings = _protocol(protocol, data, eps=radius, steps=steps, split=split)
-    source = None if transfer is None else open_run(transfer, dataset=dataset, data_dir=data_dir).model
-    if source is not None:
+    source = None
+    if transfer is not None:
+        source = open_run(transfer, dataset=dataset, data_dir=data_dir, trust=trust).model
         settings = replace(settings, name=f"{settings.name}@transfer")
     names = [name.strip() for name in maps.split(",")]
     if twice := next((name for name in names if names.count(name) > 1), None):

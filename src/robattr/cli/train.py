@@ -33,6 +33,9 @@ Objective = Annotated[
         metavar="MODULE:FUNCTION", help="Your own objective: a function that returns it (docs/write_your_own.md)."
     ),
 ]
+Trust = Annotated[
+    bool, typer.Option("--trust-code", help="Run the functions (network, objective) that a configuration file names.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -58,6 +61,7 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved configuration, and do nothing else.")
     ] = False,
+    trust: Trust = False,
 ) -> None:
     """Train a model by a recipe. It can be stopped at any moment and continued with --resume.
 
@@ -70,7 +74,8 @@ def train(
             typer.echo(f"{name:32} {recipes.summary(name)}")
         return
     words = [*(set_ or []), *_flags(seed=seed, precision=precision)]
-    run = resolve(recipe, config=config, words=words, objective=objective, resumed=out if resume else None)
+    resumed = out if resume else None
+    run = resolve(recipe, config=config, words=words, objective=objective, resumed=resumed, trust=trust)
     out = out or _default_out(run)
     if dry_run:
         _describe(run, out)
@@ -156,6 +161,7 @@ def sweep(
     seed: Seed = None,
     data_dir: DataDir = None,
     precision: Precision = None,
+    trust: Trust = False,
 ) -> None:
     """Train over a grid of settings and compare them on validation data, as the paper does for m.
 
@@ -168,14 +174,15 @@ def sweep(
     if not over:
         raise InvalidInput("a sweep needs at least one --over KEY=VALUE,VALUE,…, for example --over m=10,20,50")
     words = [*(set_ or []), *_flags(seed=seed, precision=precision)]
-    run = resolve(recipe, config=config, words=words, objective=objective)
+    run = resolve(recipe, config=config, words=words, objective=objective, trust=trust)
     axes = parse_axes(over)
     out = out or Path("runs") / "sweeps" / run.recipe
 
     def prepare(point: TrainConfig, path: Path) -> TrainConfig:
         return train_warm_start(point, device=device, data_dir=data_dir, begun=_has_checkpoints(path))
 
-    measure = measure_on_validation(examples, device=device, data_dir=data_dir)
+    # The training before each measurement writes the configs, with names from this command line.
+    measure = measure_on_validation(examples, device=device, data_dir=data_dir, trust=True)
     found, stopped_by = begin(
         run,
         axes,
@@ -200,25 +207,33 @@ def resolve(
     words: list[str],
     objective: str | None = None,
     resumed: Path | None = None,
+    trust: bool = False,
 ) -> TrainConfig:
     """The configuration of a command: the recipe, changed by the file, changed by the words.
 
-    `objective` names an objective of the user's, which takes the place of the method. Only this name is imported,
-    never one in a file.
+    `objective` names an objective of the user's, which takes the place of the method. A function that the file names,
+    network or objective, is accepted only with `trust`, or where the words or `objective` name another.
 
     Without a recipe, the file must name one (`recipe = "mnist/ig-norm"`), or set at least the dataset and the method.
     A resumed run has such a file.
     """
     from robattr import recipes
+    from robattr.models.by_name import is_name
+    from robattr.runs import trusted
     from robattr.training import settings
     from robattr.training.config import TrainConfig
     from robattr.training.custom import named as named_objective
 
-    file: dict[str, Any] = {}
+    if config is None and recipe is None and resumed is not None and (resumed / "config.json").exists():
+        config = resumed / "config.json"
+    file: dict[str, Any] = {} if config is None else settings.read_file(config)
     if config is not None:
-        file = settings.read_file(config)
-    elif recipe is None and resumed is not None and (resumed / "config.json").exists():
-        file = settings.read_file(resumed / "config.json")
+        typed = {word.partition("=")[0].strip() for word in words}
+        if "model" not in typed and ":" in (net := str(file.get("model", ""))):
+            trusted(net, of=config, trust=trust, remedy=f"name it yourself, --set model={net}")
+        text = str(file.get("custom", "")) if file.get("method") == "custom" and "method" not in typed else ""
+        if objective is None and is_name(text):
+            objective = trusted(text, of=config, trust=trust, remedy=f"name it yourself, --objective {text}")
     named = file.pop("recipe", None)
     name = str(recipe or named or "")
     whole = recipe is None and {"dataset", "method"} <= file.keys()  # needs no recipe

@@ -55,9 +55,14 @@ def from_factory(ref: str) -> nn.Module:
     return model
 
 
+def is_name(ref: str) -> bool:
+    """Whether `ref` has the form "package.module:name"."""
+    return re.fullmatch(f"{NAME}:{NAME}", ref) is not None
+
+
 def import_named(ref: str, *, example: str) -> Any:
     """What "package.module:name" names; the current directory is importable. This runs the user's code."""
-    if not re.fullmatch(f"{NAME}:{NAME}", ref):
+    if not is_name(ref):
         raise InvalidInput(f"expected 'package.module:factory', got {ref!r}; for example {example!r}")
     where, _, what = ref.partition(":")
     here = str(Path.cwd())
