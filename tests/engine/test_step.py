@@ -32,7 +32,8 @@ from robattr.formula.neighbourhoods import Neighbourhood
 from robattr.formula.network import bind, gradient
 from robattr.formula.objective import Rho, Robust
 from robattr.models import resnet
-from robattr.training.step import TrainState, train_step
+from robattr.training.state import TrainState
+from robattr.training.step import train_step
 from train_fixtures import QUICK
 
 UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}

@@ -22,7 +22,8 @@ from robattr.training import checkpoint, loop, setup
 from robattr.training.config import Method
 from robattr.training.loop import train
 from robattr.training.run_directory import RunDirectory, read_config
-from robattr.training.step import READ_EVERY, make_optimizer, size_of_ig
+from robattr.training.state import make_optimizer
+from robattr.training.step import READ_EVERY, size_of_ig
 from train_fixtures import QUICK, lines, tiny_data, tiny_net, weights
 
 METHODS = get_args(Method)

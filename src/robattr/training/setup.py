@@ -21,7 +21,7 @@ from robattr.models.weights_file import locate
 from robattr.training import checkpoint
 from robattr.training.config import TrainConfig
 from robattr.training.run_directory import RunDirectory
-from robattr.training.step import TrainState, make_optimizer
+from robattr.training.state import TrainState, make_optimizer
 
 
 def init_or_resume(
