@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from robattr.metrics.columns import COLUMN
 from robattr.reporting.published import INTEGRATED_GRADIENTS, published
 from robattr.reporting.run_results import APPROACHES, EvaluationResults, Group, RunResults
-from robattr.reporting.tables import COLUMN, Column
 
 Member = tuple[RunResults, EvaluationResults]
 Values = Callable[[Iterable[Member], str], list[float]]  # the value of a column for each member
@@ -86,7 +86,7 @@ def _reaches_paper(dataset: str, members: Sequence[Member]) -> Criterion:
     if met := [run.name for run, missed in short if not missed]:
         return Criterion(text, True, "; ".join(met))
     closest, missed = min(short, key=lambda entry: (-min(entry[1].values()), len(entry[1])))
-    said = ", ".join(f"{COLUMN[key].title} {_difference(COLUMN[key], by)}" for key, by in missed.items())
+    said = ", ".join(f"{COLUMN[key].title} {COLUMN[key].show_difference(by)}" for key, by in missed.items())
     return Criterion(text, False, f"closest is {closest.name}: {said}")
 
 
@@ -131,7 +131,9 @@ def _attack_strength(dataset: str, members: Sequence[Member]) -> Criterion:
         return Criterion(text, None, "no record of NATURAL or of Madry et al. on the paper's network")
     above = [entry for entry in compared if entry[2] > TOLERATED[entry[1].key]]
     highest = [max((c for c in compared if c[1] is column), key=lambda entry: entry[2]) for column in ATTRIBUTION]
-    detail = ", ".join(f"{run.name} {column.title} {_difference(column, by)}" for run, column, by in above or highest)
+    detail = ", ".join(
+        f"{run.name} {column.title} {column.show_difference(by)}" for run, column, by in above or highest
+    )
     return Criterion(text, not above, detail)
 
 
@@ -206,7 +208,7 @@ def _versus(ours: Sequence[Member], theirs: Sequence[Member], each: Values = _ea
     for column in ATTRIBUTION:
         low, high = min(each(ours, column.key)), max(each(theirs, column.key))
         said.append(
-            f"{column.title} {column.show(low)} against {column.show(high)} ({_difference(column, low - high)})"
+            f"{column.title} {column.show(low)} against {column.show(high)} ({column.show_difference(low - high)})"
         )
     several = len(ours) > 1 or len(theirs) > 1
     note = f"; the lowest of {len(ours)} against the highest of {len(theirs)}" if several else ""
@@ -214,9 +216,5 @@ def _versus(ours: Sequence[Member], theirs: Sequence[Member], each: Values = _ea
 
 
 def _intervals(gaps: Sequence[float]) -> str:
-    words = [f"{column.title} {_difference(column, gap)}" for column, gap in zip(ATTRIBUTION, gaps, strict=True)]
+    words = [f"{column.title} {column.show_difference(gap)}" for column, gap in zip(ATTRIBUTION, gaps, strict=True)]
     return f"; between the intervals: {', '.join(words)}"
-
-
-def _difference(column: Column, by: float) -> str:
-    return f"{100 * by:+.2f} points" if column.share else f"{by:+.4f}"

@@ -12,14 +12,17 @@ from pathlib import Path
 
 from results.acceptance import criteria
 from results.provenance import provenance
+from robattr.metrics.columns import COLUMN
 from robattr.reporting.figures import figure_name
 from robattr.reporting.findings import alarms
 from robattr.reporting.published import DATASETS
 from robattr.reporting.run_results import EvaluationResults, Group, RunResults, group_evaluations, read_runs
-from robattr.reporting.tables import COLUMN, escape_markdown, grid, make_cell, markdown, table
+from robattr.reporting.tables import escape_markdown, grid, make_cell, markdown, table
 
 RESULTS = Path(__file__).parent
 PAGE = RESULTS.parent / "docs" / "results.md"
+
+ATTACKED = ("adv_acc", "topk", "kendall", "noise_topk", "noise_kendall")  # columns beside the noise control
 
 PREFACE = """\
 How much of a model's explanations stays when an attacker changes the image a little and keeps the prediction? For
@@ -127,8 +130,8 @@ def _stronger(runs: Sequence[RunResults], groups: Sequence[Group]) -> str:
                 rows += [_attacked(run, e) for e in sorted(of_map, key=lambda e: e.summary.get("protocol") != "paper")]
     if not rows:
         return f"{title}\n\nNot measured yet."
-    headings = ("Dataset", "Approach", "Protocol", "Map", "Examples", "Adv Acc.", "TopK Inter.", "Rank Corr.",
-                "Noise TopK", "Noise Rank", "Failures")  # fmt: skip
+    titles = (COLUMN[key].title for key in ATTACKED)
+    headings = ("Dataset", "Approach", "Protocol", "Map", "Examples", *titles, "Failures")
     warnings = _warnings(group for group in groups if group.protocol != "paper")
     return "\n\n".join([title, STRONGER, grid(headings, rows), warnings]).strip()
 
@@ -137,9 +140,7 @@ def _attacked(run: RunResults, evaluation: EvaluationResults) -> list[str]:
     scored = [r for r in evaluation.records if r.get("kept") is not None]
     failed = sum(not r["kept"] for r in scored)
     names = (run.dataset, run.name, str(evaluation.summary.get("protocol")), str(evaluation.summary.get("map")))
-    control = [replace(COLUMN[key], key=f"noise_{key}") for key in ("topk", "kendall")]
-    columns = (COLUMN["adv_acc"], COLUMN["topk"], COLUMN["kendall"], *control)
-    cells = [str(make_cell(evaluation, column)) for column in columns]
+    cells = [str(make_cell(evaluation, COLUMN[key])) for key in ATTACKED]
     return [*map(escape_markdown, names), f"{len(evaluation.records):,}", *cells, f"{failed} of {len(scored):,}"]
 
 

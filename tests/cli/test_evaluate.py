@@ -68,13 +68,18 @@ def test_evaluate_prints_the_four_columns_and_records(runs) -> None:
         assert f"{summary['columns']['topk']['value']:.2%}" in shown.output
 
 
-def test_compare_pairs_two_runs(runs) -> None:
+def test_compare_pairs_two_runs(runs, tmp_path: Path) -> None:
     for run in runs:
         assert invoke("evaluate", run, "--examples", 10, "--device", "cpu").exit_code == 0
     shown = invoke("compare", *runs)
     assert shown.exit_code == 0, shown.output
     assert "Rank Corr." in shown.output
     assert "points" in shown.output
+    assert "Mass center shift (lower is better)" in shown.output
+    assert "Higher is better where nothing else is said" in shown.output
+    longer = shutil.copytree(runs[1], tmp_path / "longer")
+    assert invoke("evaluate", longer, "--examples", 12, "--device", "cpu").exit_code == 0
+    assert "Only one of the two has 2 of the examples" in invoke("compare", runs[0], longer).output
     record = runs[1] / "records" / "paper-ig.json"
     refused = invoke("compare", runs[0], record).exception
     assert isinstance(refused, InvalidInput)

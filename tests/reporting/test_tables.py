@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+from math import nan
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from fake_runs import METHODS, write_run
+from robattr.metrics.intervals import Comparison, Estimate
 from robattr.reporting import tables
 from robattr.reporting.findings import finding
 from robattr.reporting.run_results import group_evaluations, read_runs
@@ -114,3 +116,16 @@ def test_a_cell_shows_its_interval_where_there_is_one() -> None:
     assert str(tables.cell_of(topk, {"value": 0.5, "low": 0.4, "high": 0.61})) == "50.00% [40.0, 61.0]"
     assert str(tables.cell_of(kendall, {"value": 0.5, "low": None, "high": float("nan")})) == "0.5000"
     assert str(tables.cell_of(topk, {"value": None})) == "–"
+
+
+def test_a_comparison_names_the_better_one_where_the_interval_excludes_zero() -> None:
+    found = {
+        "topk": Comparison(Estimate(0.1, 0.05, 0.15, 30), 0.001, 0),
+        "mass_center": Comparison(Estimate(0.1, 0.05, 0.15, 30), 0.001, 0),
+        "kendall": Comparison(Estimate(-0.1, -0.3, 0.1, 30), 0.3, 0),
+        "adv_acc": Comparison(Estimate(1.0, nan, nan, 1), 1.0, 0),
+    }
+    rows = tables.comparison(found, ("one", "two"))
+    assert rows[0] == ("TopK Inter.", "+10.00 points", "[+5.00, +15.00]", "0.0010", "30", "two")
+    assert rows[1][0] == "Mass center shift (lower is better)"
+    assert [row[-1] for row in rows] == ["two", "one", "not settled", "–"]

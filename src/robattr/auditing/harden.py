@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,13 @@ from robattr.engine.files import write_json
 from robattr.engine.processes import join
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation.summary import compare
+from robattr.metrics.columns import PAPERS
 from robattr.metrics.intervals import Comparison
 from robattr.reporting import audit_sections
 from robattr.reporting.audit_sections import Section
 from robattr.reporting.html import write_page
 from robattr.reporting.run_results import RunResults
+from robattr.reporting.tables import COMPARED, comparison
 from robattr.reporting.verdict import Verdict, strictest, verdict
 from robattr.training import checkpoint
 from robattr.training import settings as keys
@@ -42,7 +43,6 @@ ARGUMENTS = {
     **{key: key for key in ("eps", "steps", "batch", "lr", "seed", "chunk")},
 }  # fmt: skip
 """Keys of a run that are arguments of `harden`."""
-TITLES = {"nat_acc": "Nat Acc.", "adv_acc": "Adv Acc.", "topk": "TopK Inter.", "kendall": "Rank Corr."}
 
 
 @dataclass(frozen=True)
@@ -206,19 +206,10 @@ def _restored(tuned: WrappedModel, model: nn.Module) -> nn.Module:
 
 
 def _page(before: RunResults, after: RunResults, found: Mapping[str, Comparison], path: Path, *, of: str) -> Path:
-    rows = []
-    for key, title in TITLES.items():
-        if key in found:
-            d, p = found[key].difference, found[key].p_value
-            share = key != "kendall"
-            scale, digits = (100, 1) if share else (1, 3)
-            known = isfinite(d.low)  # one example has no interval, none has no difference
-            spread = f"[{scale * d.low:+.{digits}f}, {scale * d.high:+.{digits}f}]" if known else "–"
-            change = f"{scale * d.value:+.{digits}f}{' points' if share else ''}" if d.n else "–"
-            rows.append((title, change, spread, f"{p:.3f}" if known else "–", str(d.n)))
+    papers = {column.key: found[column.key] for column in PAPERS if column.key in found}
     said = "After minus before, example by example, with 95% intervals and the p-value of a paired test."
-    columns = ("", "Difference", "Interval", "p", "Examples")
-    changed = Section("Before and after", (said,), columns=columns, rows=tuple(rows))
+    rows = tuple(comparison(papers, ("before", "after")))
+    changed = Section("Before and after", (said,), columns=COMPARED, rows=rows)
     verdicts = [
         Section("Before", (verdict(before).headline,)),
         Section(f"After {after.name}", (verdict(after).headline,), points=verdict(after).next_steps),

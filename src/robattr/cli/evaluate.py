@@ -7,12 +7,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from robattr._text import printable
+from robattr.cli._tables import show_table
 from robattr.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from robattr.evaluation import Protocol
     from robattr.evaluation.run import Progress
 
-PAPERS = ("nat_acc", "adv_acc", "topk", "kendall")
 STOPPED = "stopped; finished examples are recorded: the same command continues"
 STOPPED_EARLY = "stopped; nothing of {} is recorded yet: the same command starts it again"
 
@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluate(
-    run: Annotated[str, typer.Argument(help="A run directory, a .safetensors file, or a model of the zoo.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, a weights file, or a model of the zoo.")],
     protocol: ProtocolName = "paper",
     maps: Annotated[str, typer.Option(help="Maps to attack, with commas: ig, sg, gi, smoothgrad.")] = "ig",
     examples: Annotated[int | None, typer.Option(min=1, help="The first N examples (default: all).")] = None,
@@ -113,35 +113,31 @@ def evaluate(
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(help="A run directory with an evaluation.")],
-    second: Annotated[Path, typer.Argument(help="Another, evaluated on the same examples.")],
+    first: Annotated[Path, typer.Argument(metavar="FIRST", help="A run directory with an evaluation.")],
+    second: Annotated[Path, typer.Argument(metavar="SECOND", help="Another, evaluated on the same examples.")],
     protocol: ProtocolName = "paper",
     map_name: Annotated[str, typer.Option("--map", help="The map both were evaluated with.")] = "ig",
 ) -> None:
-    """Compare two evaluated models example by example: differences, 95% intervals and p-values of a paired test."""
-    from rich.console import Console
-    from rich.table import Table
+    """Compare two evaluated models example by example: SECOND − FIRST, 95% intervals, and which is better.
 
+    The p-values are those of a paired test.
+    """
     from robattr.evaluation.records import read
     from robattr.evaluation.summary import compare as paired
-    from robattr.reporting.tables import COLUMN, Column
+    from robattr.reporting.tables import COMPARED, comparison
 
     if file := next((run for run in (first, second) if run.is_file()), None):
         raise InvalidInput(f"expected an evaluated run directory, got the file {file}: give the run it was made from")
     paths = [run / "records" / f"{protocol}-{map_name}.jsonl" for run in (first, second)]
     sides = [read(path) for path in paths]
     _check_comparable(paths)
-    table = Table(title=f"{second} − {first}, {protocol} protocol, {map_name} maps")
-    for heading in ("", "difference", "95% interval", "p", "examples"):
-        table.add_column(heading, justify="right" if heading else "left", overflow="fold")
-    for name, found in paired(*sides).items():
-        d = found.difference
-        column = COLUMN.get(name, Column(name, name, share=False))
-        scale, digits, unit = (100, 2, " points") if column.share else (1, 4, "")
-        value, low, high = (f"{scale * v:+.{digits}f}" for v in (d.value, d.low, d.high))
-        test = (f"[{low}, {high}]", f"{found.p_value:.4f}") if isfinite(d.low) else ("–", "–")
-        table.add_row(column.title, value + unit if d.n else "–", *test, str(d.n))
-    Console().print(table)
+    found = paired(*sides)
+    names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
+    title = f"{second} − {first} · {protocol} protocol · {map_name} maps"
+    show_table(COMPARED, comparison(found, names), title=printable(title), numbers=4)
+    typer.echo("Higher is better where nothing else is said. Not settled: the interval contains 0.")
+    if apart := found["nat_acc"].unpaired:
+        typer.echo(f"Only one of the two has {apart} of the examples: they are left out.")
 
 
 def _check_comparable(paths: list[Path]) -> None:
@@ -228,24 +224,23 @@ def _progress(title: str, *, shown: bool) -> Iterator[Progress]:
 
 def _show(summary: Mapping[str, Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    from robattr.reporting.tables import COLUMN, cell_of
+    from robattr.metrics.columns import COLUMN, PAPERS
+    from robattr.reporting.tables import cell_of
 
     def shown(name: str, like: str) -> str:
         return str(cell_of(COLUMN[like], summary["columns"][name]))
 
     head = " · ".join(str(summary[key]) for key in ("run", "dataset", "protocol", "map"))
-    table = Table(title=f"{head} · {summary['examples']} examples")
-    for name in PAPERS:
-        table.add_column(COLUMN[name].title, overflow="fold")
-    table.add_row(*(shown(name, name) for name in PAPERS))
+    title = printable(f"{head} · {summary['examples']} {summary.get('split', '')} examples")
+    show_table([column.title for column in PAPERS], [[shown(c.key, c.key) for c in PAPERS]], title=title)
     console = Console()
-    console.print(table)
     for prefix, words in (("foreground", "foreground only"), ("noise", "random noise of the same ε")):
         pair = (shown(f"{prefix}_{name}", name) for name in ("topk", "kendall"))
         console.print(f"  {words}: {' / '.join(pair)}", highlight=False, markup=False)
-    console.print(f"  tie ceiling of Rank Corr.: {shown('ceiling', 'kendall')}", highlight=False, markup=False)
+    console.print(
+        f"  tie ceiling of {COLUMN['kendall'].title}: {shown('ceiling', 'kendall')}", highlight=False, markup=False
+    )
     counted = "no score" if summary["settings"]["sweep"] else "counted as 1"
     console.print(f"  label never kept: {summary['never_kept']:.1%} ({counted})", highlight=False)
     for alarm in summary["alarms"]:

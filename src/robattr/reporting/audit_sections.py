@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 
 from robattr._text import printable
 from robattr.metrics import intervals
+from robattr.metrics.columns import COLUMN
 from robattr.reporting.run_results import RunResults
-from robattr.reporting.tables import COLUMN, cell_of
+from robattr.reporting.tables import cell_of
 from robattr.reporting.verdict import mean_score, records_by_class, strictest, verdict
 
 METHOD = "audit"  # of the runs that `robattr audit` makes
@@ -60,13 +61,13 @@ def control(run: RunResults) -> Section:
     """The scores under the attack and under random noise of the same size."""
     rows = []
     for e in run.evaluations:
-        cells = [str(cell_of(COLUMN[name.removeprefix("noise_")], e.column(name))) for name in CONTROL]
+        cells = [str(cell_of(COLUMN[name], e.column(name))) for name in CONTROL]
         rows.append((f"{e.summary['protocol']} · {e.summary['map']}", *cells))
     said = (
         "The worst of ten random sign changes of the same ε. Explanations that hold under noise but not under attack "
         "are safe from random changes, not from an adversary."
     )
-    titles = ("", "TopK Inter., attack", "TopK Inter., noise", "Rank Corr., attack", "Rank Corr., noise")
+    titles = ("", *(COLUMN[key].title for key in CONTROL))
     return Section("Attack against random noise", (said,), columns=titles, rows=tuple(rows))
 
 
@@ -84,5 +85,5 @@ def classes(run: RunResults) -> Section:
         shown = (str(cell_of(COLUMN[key], asdict(e))) for key, e in found.items())
         rows.append((order, (name, str(len(records)), *shown)))
     said = f"{main.summary['protocol']} protocol, {main.summary['map']} maps; the most fragile classes first."
-    titles = ("Class", "Examples", "Nat Acc.", "TopK Inter.", "Rank Corr.")
+    titles = ("Class", "Examples", *(COLUMN[key].title for key in ("nat_acc", "topk", "kendall")))
     return Section("Class by class", (said,), columns=titles, rows=tuple(row for _, row in sorted(rows)))

@@ -1,8 +1,6 @@
 """The paper's table: our values with intervals and the paper's, as Markdown, LaTeX, CSV or for a terminal.
 
-The columns are the paper's: natural accuracy, accuracy under PGD, top-k intersection and Kendall's rank correlation of
-the maps before and after the attack. We add the share of examples on which no iterate kept the prediction: the
-reference implementation scores those 1, so a large share makes a fragile model look robust.
+The columns are those of `metrics.columns`.
 """
 
 from __future__ import annotations
@@ -11,36 +9,14 @@ import csv as _csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any, ClassVar
 
 from robattr._extras import need
+from robattr.metrics.columns import COLUMN, COLUMNS, Column
+from robattr.metrics.intervals import Comparison
 from robattr.reporting.published import SOURCE, published
 from robattr.reporting.run_results import EvaluationResults, Group, RunResults
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the table. `share`: printed in per cent; `mark_best`: the highest value of a group is marked."""
-
-    key: str
-    title: str
-    share: bool
-    mark_best: bool = False
-
-    def show(self, value: float | None) -> str:
-        if value is None:
-            return "–"
-        return f"{100 * value:.2f}%" if self.share else f"{value:.4f}"
-
-
-COLUMNS = (
-    Column("nat_acc", "Nat Acc.", share=True),
-    Column("adv_acc", "Adv Acc.", share=True),
-    Column("topk", "TopK Inter.", share=True, mark_best=True),
-    Column("kendall", "Rank Corr.", share=False, mark_best=True),
-    Column("never_kept", "Never kept", share=True),
-)
-COLUMN = {column.key: column for column in COLUMNS}
 
 
 @dataclass(frozen=True)
@@ -64,10 +40,7 @@ class Cell:
 
     @property
     def interval(self) -> str:
-        if self.low is None or self.high is None:
-            return ""
-        scale, digits = (100, 1) if self.column.share else (1, 3)
-        return f"[{scale * self.low:.{digits}f}, {scale * self.high:.{digits}f}]"
+        return self.column.show_interval(self.low, self.high)
 
     @property
     def paper_shown(self) -> str:
@@ -160,6 +133,27 @@ def _paper(run: RunResults, evaluation: EvaluationResults, column: Column, *, by
     m = run.config.get("m") if by_m else None
     row = published(run.dataset, run.method, map_name=str(evaluation.summary.get("map")), m=m)
     return row.column(column.key) if row else None
+
+
+COMPARED = ("", "Difference", "95% interval", "p", "Examples", "Better")
+
+
+def comparison(found: Mapping[str, Comparison], names: tuple[str, str]) -> list[tuple[str, ...]]:
+    """The rows of COMPARED: second − first of every column, and which of the two `names` is better.
+
+    Neither is where the interval contains 0: "not settled".
+    """
+    rows: list[tuple[str, ...]] = []
+    for key, compared in found.items():
+        d, column = compared.difference, COLUMN.get(key, Column(key, key))
+        known = isfinite(d.low)  # one example has no interval, none has no difference
+        ends = (column.show_difference(end, unit=False) for end in (d.low, d.high))
+        better = names[(d.value > 0) == column.higher_is_better] if d.low > 0 or d.high < 0 else "not settled"
+        spread = (f"[{', '.join(ends)}]", f"{compared.p_value:.4f}") if known else ("–", "–")
+        title = column.title if column.higher_is_better else f"{column.title} (lower is better)"
+        change = column.show_difference(d.value) if d.n else "–"
+        rows.append((title, change, *spread, str(d.n), better if known else "–"))
+    return rows
 
 
 def markdown(made: Table) -> str:

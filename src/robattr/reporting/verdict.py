@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 from robattr._text import printable
 from robattr.metrics import intervals
+from robattr.metrics.columns import COLUMN
 from robattr.metrics.intervals import Estimate
 from robattr.reporting.run_results import EvaluationResults, RunResults
-from robattr.reporting.tables import COLUMN, cell_of
+from robattr.reporting.tables import cell_of
 
 HOLDS, FRAGILE = 0.7, 0.5  # thresholds of the top-k intersection: for its interval's lower end, and for its value
 FEW = 10  # fewer scored examples than this have no verdict, whatever their interval
