@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from robattr.reporting.run_results import RunResults, read_run
+from robattr.reporting.run_results import EvaluationResults, RunResults
+from robattr.reporting.training_log import TrainingSummary
 
 Written = tuple[dict[str, Any], list[dict[str, Any]]]
 
@@ -50,14 +49,14 @@ def evaluation(
 
 
 def run(*evaluations: Written, **config: Any) -> RunResults:
-    """The run directory of an audit that holds these, read."""
-    with TemporaryDirectory() as scratch:
-        place = Path(scratch) / "records"
-        place.mkdir()
-        about = {"name": "net", "method": "audit", "dataset": "images", "maps": ["ig", "sg"], **config}
-        (Path(scratch) / "config.json").write_text(json.dumps(about))
-        for summary, records in evaluations:
-            file = place / f"{summary['protocol']}-{summary['map']}.json"
-            file.write_text(json.dumps(summary))
-            file.with_suffix(".jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-        return read_run(scratch)
+    """The run of an audit that holds these."""
+    about = {"name": "net", "method": "audit", "dataset": "images", "maps": ["ig", "sg"], **config}
+    path = Path("audit")
+    found = [
+        EvaluationResults(
+            summary, tuple(records), None, path / "records" / f"{summary['protocol']}-{summary['map']}.json"
+        )
+        for summary, records in evaluations
+    ]
+    ordered = sorted(found, key=lambda e: e.source)
+    return RunResults(str(about["name"]), "audit", path, about, {}, (), TrainingSummary(), tuple(ordered))

@@ -112,7 +112,8 @@ def _examples(rng: np.random.Generator, hold: float, classes: tuple[str, ...]) -
         topk = float(np.clip(hold + 0.12 * rng.standard_normal(), 0, 1))
         scores = {"topk": topk, "kendall": topk - 0.2, "iterate": int(rng.integers(1, 51))}
         label = i % len(classes)
-        rows.append({"id": i, "label": label, "correct": correct, "adv_correct": False, "kept": True}
+        rows.append({"id": i, "label": label, "correct": correct, "adv_correct": bool(rng.random() < 0.8 * hold)}
+                    | {"kept": i % 32 > 0 or hold >= 0.5 if correct else None}
                     | (scores if correct else dict.fromkeys(scores)))  # fmt: skip
     return rows
 
@@ -120,11 +121,12 @@ def _examples(rng: np.random.Generator, hold: float, classes: tuple[str, ...]) -
 def _summary(
     rows: list[dict[str, Any]], hold: float, dataset: str, map_name: str, classes: tuple[str, ...]
 ) -> dict[str, Any]:
-    scored = [row["topk"] for row in rows if row["topk"] is not None]
-    mean = float(np.mean(scored))
+    scored = [row for row in rows if row["kept"] is not None]
+    mean = float(np.mean([row["topk"] for row in scored]))
 
-    def column(value: float, half: float) -> dict[str, float]:
-        return {"value": value, "low": value - half, "high": value + half, "n": len(scored)}
+    def column(of: list[dict[str, Any]], key: str, half: float) -> dict[str, float]:
+        value = float(np.mean([row[key] for row in of]))
+        return {"value": value, "low": value - half, "high": value + half, "n": len(of)}
 
     eps = [0.025, 0.05, 0.1, 0.2]
     topk = [1 - (1 - mean) * e / 0.1 * 0.6 for e in eps]
@@ -132,10 +134,10 @@ def _summary(
         "protocol": "paper", "map": map_name, "dataset": dataset, "examples": len(rows), "seed": 0,
         "settings": {"eps": 0.1, "steps": 50, "k": 100, "eval_k": 100}, "classes": list(classes),
         "columns": {
-            "nat_acc": column(0.92 - 0.05 * hold, 0.02), "adv_acc": column(hold * 0.8, 0.03),
-            "topk": column(mean, 0.02), "kendall": column(mean - 0.2, 0.015),
+            "nat_acc": column(rows, "correct", 0.02), "adv_acc": column(rows, "adv_correct", 0.03),
+            "topk": column(scored, "topk", 0.02), "kendall": column(scored, "kendall", 0.015),
         },
-        "never_kept": 0.03 if hold < 0.5 else 0.0,
+        "never_kept": float(np.mean([not row["kept"] for row in scored])),
         "curves": {"score_vs_eps": {"eps": eps, "topk": topk, "kendall": [t - 0.2 for t in topk]}},
         "versions": {"torch": "2.13.0"}, "device": "cpu", "seconds": 12.0,
         "command": f"robattr evaluate runs/{dataset}",
@@ -174,6 +176,18 @@ def _json(path: Path, value: dict[str, Any]) -> None:
 
 def _lines(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def rescore(run: Path, topk: float | None = None, *, examples: int | None = None) -> None:
+    """Give the records of a run this mean of topk, or summarise the first ones alone; the summary follows."""
+    file = run / "records" / "paper-ig.json"
+    rows = [json.loads(line) for line in file.with_suffix(".jsonl").read_text(encoding="utf-8").splitlines()]
+    if topk is not None:
+        rows = [{**row, "topk": row["topk"] and topk} for row in rows]
+        _lines(file.with_suffix(".jsonl"), rows)
+    was = json.loads(file.read_text(encoding="utf-8"))
+    made = _summary(rows[:examples], 0.5, was["dataset"], was["map"], tuple(was["classes"]))
+    change(file, **{key: made[key] for key in ("examples", "columns", "never_kept")})
 
 
 def change(path: Path, **keys: Any) -> None:

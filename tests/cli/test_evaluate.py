@@ -103,6 +103,7 @@ def test_examples_that_share_a_number_alone_are_not_paired(runs, tmp_path: Path)
         assert invoke("evaluate", run, "--examples", 10, "--device", "cpu").exit_code == 0
     records = pair[1] / "records" / "paper-ig.jsonl"
     whole, gallery = records.read_text(), pair[1] / "records" / "paper-ig-gallery.npz"
+    (pair[1] / "records" / "paper-ig.json").unlink()
     first = json.loads(whole.splitlines()[0])["label"]
     records.write_text(whole.replace(f'"label": {first}', f'"label": {first + 1}', 1))
     assert f"example 0 has label {first} and {first + 1}" in str(invoke("compare", *pair).exception)
@@ -115,6 +116,40 @@ def test_examples_that_share_a_number_alone_are_not_paired(runs, tmp_path: Path)
         config = json.loads((run / "config.json").read_text())
         (run / "config.json").write_text(json.dumps({**config, "examples": digest}))
     assert "the digests of the datasets differ" in str(invoke("compare", *pair).exception)
+
+
+def test_an_edited_summary_is_refused_by_every_command(runs, tmp_path: Path) -> None:
+    run = shutil.copytree(runs[0], tmp_path / "run", ignore=shutil.ignore_patterns("records"))
+    measured = ("evaluate", run, "--examples", 3, "--device", "cpu")
+    assert invoke(*measured).exit_code == 0
+    assert invoke("record", run, "-o", tmp_path / "results").exit_code == 0
+    summary, records = run / "records" / "paper-ig.json", run / "records" / "paper-ig.jsonl"
+    whole, lines = summary.read_text(), records.read_text()
+    forged = json.loads(whole)
+    for column in forged["columns"].values():
+        column["value"] = 0.9999
+    summary.write_text(json.dumps(forged))
+    others = (("report", run, "-o", tmp_path / "page.html"), ("record", run, "-o", tmp_path), ("compare", run, run))
+    for words in (measured, *others):
+        assert "does not agree with its records (it was edited)" in str(invoke(*words).exception)
+    summary.write_text(whole)
+    records.write_text(lines.replace('"iterate": ', '"iterate": 9'))
+    for words in (measured, *others):
+        assert "the records are not those it was made of" in str(invoke(*words).exception)
+    records.write_text("".join(lines.splitlines(keepends=True)[1:]))
+    for words in others:
+        assert "the records are not those it was made of" in str(invoke(*words).exception)
+    assert invoke(*measured).exit_code == 0  # the missing example is evaluated again
+    assert records.read_text() == lines
+    assert json.loads(summary.read_text())["columns"] == json.loads(whole)["columns"]
+    (record,) = (tmp_path / "results").glob("*.json")
+    kept = json.loads(record.read_text())
+    for forgery, says in (({}, "was edited"), ({"digest": None}, "does not agree with its records .topk is 0.9999")):
+        kept["summary"]["columns"]["topk"]["value"] = kept["summary"]["columns"]["topk"]["high"] = 0.9999
+        forged = {**kept, **forgery}
+        record.write_text(json.dumps({key: value for key, value in forged.items() if value is not None}))
+        with pytest.raises(CheckpointError, match=says):
+            raise invoke("report", record, "-o", tmp_path / "page.html").exception
 
 
 def test_other_radii_and_splits_have_names_of_their_own(runs, tmp_path: Path) -> None:

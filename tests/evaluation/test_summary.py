@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from copy import deepcopy
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from robattr.errors import CheckpointError
 from robattr.evaluation import compare
+from robattr.evaluation.summary import check, records_of, sealed
 
 
 def test_columns_are_means_of_the_records(plain) -> None:
@@ -34,3 +40,47 @@ def test_compare_pairs_examples(plain) -> None:
     assert found["kendall"].difference.n == 9
     assert found["kendall"].unpaired == 1
     assert found["topk"].difference.value == 0
+
+
+FILE = Path("paper-ig.json")
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["sealed", "without digests"])
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("columns", "topk", "value"), 0.9999),
+        (("columns", "nat_acc", "value"), 0.9999),
+        (("columns", "spearman", "n"), 3),
+        (("columns", "kendall", "low"), 1.0),
+        (("never_kept",), 0.5),
+        (("examples",), 11),
+        (("correct",), 12),
+    ],
+)
+def test_a_summary_that_its_records_do_not_give_is_refused(plain, where, value, old: bool) -> None:
+    made = deepcopy(plain.summary if old else sealed(plain.summary, plain.records))
+    check(made, plain.records, source=FILE)
+    check(json.loads(json.dumps(made)), json.loads(json.dumps(plain.records)), source=FILE)  # as read from the disk
+    *path, key = where
+    inner = made
+    for part in path:
+        inner = inner[part]
+    inner[key] = value
+    with pytest.raises(CheckpointError, match=r"paper-ig.json does not agree with its records .*delete it"):
+        check(made, plain.records, source=FILE)
+
+
+def test_changed_and_missing_records_are_noticed(plain) -> None:
+    made = sealed(plain.summary, plain.records)
+    changed = [{**r, "iterate": 99} if r["id"] == 4 else r for r in plain.records]  # no column depends on it
+    for records in (changed, plain.records[1:]):
+        with pytest.raises(CheckpointError, match="the records are not those it was made of"):
+            check(made, records, source=FILE)
+    with pytest.raises(CheckpointError, match="it was edited"):
+        check({**made, "alarms": ["none"]}, plain.records, source=FILE)
+
+
+def test_a_summary_finds_its_records_among_others(plain) -> None:
+    assert records_of({"examples": 3}, plain.records) == plain.records[:3]
+    assert records_of({"examples": 2, "ids": [7, 4]}, plain.records) == [plain.records[4], plain.records[7]]

@@ -38,7 +38,11 @@ def test_every_format_opens_and_is_reproducible(tmp_path: Path) -> None:
 def without_scores(run: Path) -> None:
     """Remove the scores and the curves of the run's evaluation."""
     file = run / "records" / "paper-ig.json"
-    columns = {**json.loads(file.read_text())["columns"], **dict.fromkeys(("topk", "kendall"))}
+    columns = {
+        **json.loads(file.read_text())["columns"],
+        "topk": {"value": None, "n": 0},
+        "kendall": {"value": None, "n": 0},
+    }
     change(file, columns=columns, curves={})
     lines = [json.loads(line) for line in file.with_suffix(".jsonl").read_text().splitlines()]
     rows = ({**line, "topk": None, "kendall": None} for line in lines)

@@ -15,6 +15,7 @@ from robattr.reporting.explorer import explorer
 from robattr.reporting.export import write_records
 from robattr.reporting.figures import map_grid
 from robattr.reporting.findings import finding
+from robattr.reporting.record import sealed, text
 from robattr.reporting.run_results import group_evaluations, read_run, read_runs
 
 NAME = "fashion-mini-{}-seed0-paper-ig.json"
@@ -55,7 +56,8 @@ def test_records_of_one_model_are_one_run(tmp_path: Path) -> None:
     (read,) = read_runs([tmp_path / "results"])
     assert [e.summary["protocol"] for e in read.evaluations] == ["paper", "strict"]
     assert [e.gallery is None for e in read.evaluations] == [False, True]
-    change(tmp_path / "results" / NAME.format("natural").replace("paper", "strict"), environment={})
+    other = tmp_path / "results" / NAME.format("natural").replace("paper", "strict")
+    other.write_text(text(sealed({**json.loads(other.read_text()), "environment": {}})))
     with pytest.raises(CheckpointError, match="come from different trainings"):
         read_runs([tmp_path / "results"])
 
@@ -99,6 +101,8 @@ def test_nan_is_read_as_missing(tmp_path: Path) -> None:
     summary = json.loads(path.read_text())
     summary["columns"]["topk"] = {"value": float("nan"), "low": float("-inf"), "high": float("inf"), "n": 0}
     path.write_text(json.dumps(summary))
+    lines = map(json.loads, path.with_suffix(".jsonl").read_text().splitlines())
+    path.with_suffix(".jsonl").write_text("".join(json.dumps({**row, "topk": None}) + "\n" for row in lines))
     log.write_text(log.read_text() + '{"step": 310, "loss": NaN, "penalty": NaN}\n')
     runs = read_runs([run])
     cell = tables.table(group_evaluations(runs)).rows[0].cells[2]

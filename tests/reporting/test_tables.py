@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fake_runs import METHODS, write_run
+from fake_runs import METHODS, rescore, write_run
 from robattr.metrics.intervals import Comparison, Estimate
 from robattr.reporting import tables
 from robattr.reporting.findings import finding
@@ -49,8 +49,7 @@ def test_markdown_marks_the_best_and_shows_intervals(runs: list[Path]) -> None:
 
 def test_rows_of_different_counts_say_so_and_none_is_the_best(tmp_path: Path) -> None:
     runs = [write_run(tmp_path, method, gallery=False) for method in METHODS]
-    path = runs[0] / "records" / "paper-ig.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "examples": 50}))
+    rescore(runs[0], examples=50)
     made = _table(runs)
     assert [row.label for row in made.rows[:2]] == ["NATURAL, 50 examples", "Madry et al., 120 examples"]
     assert not any(cell.best for row in made.rows for cell in row.cells)

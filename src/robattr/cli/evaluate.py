@@ -123,13 +123,19 @@ def compare(
     The p-values are those of a paired test.
     """
     from robattr.evaluation.records import read
+    from robattr.evaluation.summary import check, records_of
     from robattr.evaluation.summary import compare as paired
+    from robattr.reporting.record import read_object
     from robattr.reporting.tables import COMPARED, comparison
 
     if file := next((run for run in (first, second) if run.is_file()), None):
         raise InvalidInput(f"expected an evaluated run directory, got the file {file}: give the run it was made from")
     paths = [run / "records" / f"{protocol}-{map_name}.jsonl" for run in (first, second)]
     sides = [read(path) for path in paths]
+    for path, records in zip(paths, sides, strict=True):
+        if (summary := path.with_suffix(".json")).is_file():
+            made = read_object(summary)
+            check(made, records_of(made, records), source=summary)
     _check_comparable(paths)
     found = paired(*sides)
     names = (first.name, second.name) if first.name != second.name else (str(first), str(second))

@@ -35,7 +35,8 @@ from robattr.evaluation.evaluate_batch import Record, attribution_attacks, evalu
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import append, begin, merge, read
 from robattr.evaluation.resume_checks import check_same_map, check_same_predictions
-from robattr.evaluation.summary import summarise
+from robattr.evaluation.summary import check as check_summary
+from robattr.evaluation.summary import sealed, summarise
 
 Progress = Callable[[int, int], None]
 PROBED = 16  # correctly classified examples for the slower diagnostics
@@ -107,9 +108,12 @@ def evaluate(
                 discard(path.parent, protocol, map)
             _barrier(out)
             records, earlier = job.recorded(path, out, progress)
-            if out.rank == 0 and not job.finished(path):
+            if out.rank == 0 and not (earlier == len(records) and job.finished(path)):
                 job.write_gallery(path, records)
-                text = json.dumps(job.summary(records, metadata, began, earlier=earlier), indent=1, allow_nan=False)
+                made = job.summary(records, metadata, began, earlier=earlier)
+                if any(r["id"] not in job.ids for r in read(path)[: len(records)]):  # not the first of the file
+                    made["ids"] = job.ids
+                text = json.dumps(sealed(made, records), indent=1, allow_nan=False)
                 write_atomically(path.with_suffix(".json"), f"{text}\n".encode())
     _barrier(out)
     return Evaluation(records, json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
@@ -199,14 +203,17 @@ class _Job:
 
     def finished(self, path: Path) -> bool:
         """Whether the summary on disk is that of exactly these records, so that it need not be written again."""
-        summary = path.with_suffix(".json")
-        if not summary.is_file() or {r["id"] for r in read(path)} != set(self.ids):
+        summary, records = path.with_suffix(".json"), read(path)
+        if not summary.is_file() or {r["id"] for r in records} != set(self.ids):
             return False
         try:
             made = json.loads(summary.read_text(encoding="utf-8"))
-            return bool(made["examples"] == len(self.ids) and made["versions"]["robattr"] == __version__)
+            done = bool(made["examples"] == len(self.ids) and made["versions"]["robattr"] == __version__)
         except (ValueError, KeyError, TypeError):  # damaged: written again from the records
             return False
+        if done:
+            check_summary(made, records, source=summary)
+        return done
 
     def fingerprint(self) -> dict[str, Any]:
         """The settings that records must share to be summarised together."""

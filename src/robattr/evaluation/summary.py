@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from math import isclose
+from pathlib import Path
 from typing import Any
 
+from robattr.errors import CheckpointError
 from robattr.evaluation.diagnostics import curve_points
 from robattr.evaluation.evaluate_batch import SCORES
 from robattr.evaluation.protocol import Protocol
@@ -14,6 +19,7 @@ from robattr.metrics.intervals import Estimate
 
 Rows = Sequence[Mapping[str, Any]]
 
+ACCURACIES = {"nat_acc": "correct", "adv_acc": "adv_correct"}
 FURTHER = ("foreground_topk", "foreground_kendall", "ceiling", "noise_topk", "noise_kendall")
 
 
@@ -22,10 +28,7 @@ def columns(records: Rows) -> dict[str, dict[str, float | None]]:
 
     {"nat_acc": {"value", "low", "high", "n"}, "adv_acc": …, "topk": …, "kendall": …, …}
     """
-    shares = {
-        "nat_acc": intervals.proportion(r["correct"] for r in records),
-        "adv_acc": intervals.proportion(r["adv_correct"] for r in records),
-    }
+    shares = {name: intervals.proportion(r[key] for r in records) for name, key in ACCURACIES.items()}
     scored = [r for r in records if r["kept"] is not None]
     means = {name: intervals.mean(r.get(name) for r in scored) for name in (*SCORES, *FURTHER)}
     return {name: _plain(e) for name, e in {**shares, **means}.items()}
@@ -58,11 +61,77 @@ def summarise(records: Rows, protocol: Protocol) -> dict[str, Any]:
     }
 
 
+def digest(content: Any) -> str:
+    """A hash of JSON values, whatever their layout in a file."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def sealed(summary: Mapping[str, Any], records: Rows) -> dict[str, Any]:
+    """The summary with the digest of its records, and one of itself."""
+    made = {**summary, "records": digest(list(records))}
+    return {**made, "digest": digest(made)}
+
+
+def check(summary: Mapping[str, Any], records: Rows, *, source: Path, rounding: float = 0.0) -> None:
+    """Reject a summary that was not made of these records: what is printed is what the records give.
+
+    The digests are compared where the summary has them, and the values and counts of its columns always. `rounding` is
+    the error of a score in the records; columns that no record has are left out with it.
+    """
+    made = {key: value for key, value in summary.items() if key != "digest"}
+    if summary.get("digest", digest(made)) != digest(made):
+        odd = "it was edited"
+    elif not rounding and summary.get("records", digest(list(records))) != digest(list(records)):
+        odd = "the records are not those it was made of"
+    else:
+        odd = _disagreement(summary, records, rounding=rounding)
+    if odd:
+        raise CheckpointError(
+            f"{source} does not agree with its records ({odd}): delete it, and robattr evaluate makes it again from "
+            "them; if they were edited, use --fresh"
+        )
+
+
+def records_of(summary: Mapping[str, Any], records: Rows) -> Rows:
+    """The records that a summary was made of; their file may hold more, of an earlier and longer evaluation."""
+    ids = summary.get("ids")
+    kept = records if ids is None else [r for r in records if r["id"] in set(ids)]
+    return kept[: summary.get("examples")]
+
+
+def _disagreement(summary: Mapping[str, Any], records: Rows, *, rounding: float) -> str:
+    """The first value of a summary that the records do not give: `topk is 0.99, the records give 0.72`."""
+    scored = [r for r in records if r.get("kept") is not None]
+    known = {key for r in records for key in r} | {"examples", "never_kept"}
+    given: dict[str, float | None] = {
+        "examples": len(records),
+        "correct": sum(bool(r.get("correct")) for r in records),
+        "excluded": sum(r.get("excluded") is not None for r in records),
+        "never_kept": _share(not r["kept"] for r in scored),
+    }
+    pairs = [(key, summary.get(key), value, 0.0) for key, value in given.items() if key in known and key in summary]
+    for name, column in (summary.get("columns") or {}).items():
+        key = ACCURACIES.get(name, name)
+        if rounding and key not in known:
+            continue
+        values = [r[key] for r in (records if name in ACCURACIES else scored) if r.get(key) is not None]
+        value = sum(values) / len(values) if values else None
+        pairs += [(name, column.get("value"), value, rounding), (f"n of {name}", column.get("n"), len(values), 0.0)]
+        ends = [column.get("low"), column.get("value"), column.get("high")]
+        if None not in ends and ends != sorted(ends):
+            return f"{name} is {ends[1]}, outside its interval"
+    return next((f"{key} is {has}, the records give {of}" for key, has, of, e in pairs if not _same(has, of, e)), "")
+
+
+def _same(a: float | None, b: float | None, error: float) -> bool:
+    return a is b if a is None or b is None else isclose(a, b, rel_tol=1e-9, abs_tol=1e-9 + error)
+
+
 def compare(first: Rows, second: Rows) -> dict[str, intervals.Comparison]:
     """Second minus first, paired by example, for every column of both: difference, interval and p-value."""
     found = {}
     for name in ("nat_acc", "adv_acc", *SCORES):
-        key = {"nat_acc": "correct", "adv_acc": "adv_correct"}.get(name, name)
+        key = ACCURACIES.get(name, name)
         sides = [{r["id"]: r[key] for r in rows if r.get(key) is not None} for rows in (first, second)]
         if sides[0].keys() & sides[1].keys():
             found[name] = intervals.paired(sides[0], sides[1])

@@ -14,12 +14,23 @@ from robattr.engine.files import write_atomically
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import gallery
 from robattr.evaluation.gallery import read_gallery, thinned_file
-from robattr.reporting.record import SCHEMA, Columns, Record, file_name, read_record, slug, text
+from robattr.reporting.record import (
+    DIGITS,
+    SCHEMA,
+    Columns,
+    Record,
+    file_name,
+    read_record,
+    sealed,
+    slug,
+    text,
+    unsealed,
+)
 from robattr.reporting.run_results import EvaluationResults, RunResults
 from robattr.reporting.training_log import curve
 
 SCORES = ("id", "label", "predicted", "correct", "adv_correct", "kept", "topk", "kendall", "iterate")
-DIGITS = 4
+SEALS = ("records", "digest", "ids")  # of a summary: they refer to the files of the run
 NAMED = ("config", "environment", "training", "summary")  # parts of a record whose differences an error names
 GALLERY_EXAMPLES, GALLERY_BYTES = 8, 150_000
 OMITTED = ("platform",)  # of the environment: the kernel of one machine
@@ -38,23 +49,20 @@ _PATH = re.compile(
 
 def record(run: RunResults, evaluation: EvaluationResults, *, name: str | None = None) -> Record:
     """The record of one evaluation of a run; `name` replaces its variant."""
-    examples, recorded = evaluation.summary.get("examples"), len(evaluation.records)
-    if examples != recorded:
-        raise CheckpointError(
-            f"{evaluation.source}: expected the records of {examples} examples, got {recorded}: evaluate again, with "
-            f"--examples {recorded or examples}"
-        )
-    return {
-        "schema": SCHEMA,
-        "variant": slug(name) if name else run.variant,
-        "config": portable(run.config),
-        "environment": portable(_public(run.environment)),
-        "weights": evaluation.weights,
-        "training": asdict(run.training),
-        "curve": curve(run.metrics),
-        "summary": portable(evaluation.summary),
-        "examples": _columns(evaluation.records),
-    }
+    summary = {key: value for key, value in evaluation.summary.items() if key not in SEALS}
+    return sealed(
+        {
+            "schema": SCHEMA,
+            "variant": slug(name) if name else run.variant,
+            "config": portable(run.config),
+            "environment": portable(_public(run.environment)),
+            "weights": evaluation.weights,
+            "training": asdict(run.training),
+            "curve": curve(run.metrics),
+            "summary": portable(summary),
+            "examples": _columns(evaluation.records),
+        }
+    )
 
 
 def _public(environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,7 +89,7 @@ def write_records(
             kept = record(run, evaluation, name=name)
             path = target / file_name(kept)
             there = made[path][0] if path in made else read_record(path) if path.is_file() else None
-            if there and text(there) != text(kept) and (path in made or not force):
+            if there and text(unsealed(there)) != text(unsealed(kept)) and (path in made or not force):
                 raise CheckpointError(_collision(path, there, kept, given=path in made))
             made[path] = kept, evaluation
     target.mkdir(parents=True, exist_ok=True)

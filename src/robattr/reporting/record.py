@@ -8,6 +8,7 @@ A record has the whole summary, the scores of the examples as columns of four di
     variant      sets this model apart from others of its dataset and seed: `ig-norm-m20`
     config, environment
     weights      digest of the evaluated weights
+    digest       of all the rest; the oldest records have none
     training     the end of the training, a `TrainingSummary`
     curve        the thinned training log, {"logged": columns, "validated": columns}
     summary      the summary of the evaluation
@@ -24,9 +25,12 @@ from typing import Any, get_args
 
 from robattr.data.image_folder import name_of
 from robattr.errors import CheckpointError
+from robattr.evaluation.summary import check as check_summary
+from robattr.evaluation.summary import digest
 from robattr.training.config import Method, TrainConfig
 
 SCHEMA = 1
+DIGITS = 4  # of the scores of examples
 OBJECTS = ("config", "environment", "training", "curve", "summary", "examples")
 KEYS = {"schema", "variant", "weights", *OBJECTS}
 
@@ -60,13 +64,26 @@ def read_record(path: Path) -> Record:
         raise CheckpointError(f"{path} is not a record: expected a JSON object that `robattr record` wrote")
     if content["schema"] != SCHEMA:
         raise CheckpointError(f"{path} is a record of another version (expected schema {SCHEMA}): record the run again")
-    if odd := KEYS ^ content.keys():
+    if odd := KEYS ^ (content.keys() - {"digest"}):
         raise CheckpointError(f"{path} is damaged ({', '.join(sorted(odd))} missing or unknown): record the run again")
     whole = all(isinstance(content[key], dict) for key in OBJECTS)
     tables = [content["examples"], *content["curve"].values()] if whole else []
     if not whole or any(len({len(column) for column in table.values()}) > 1 for table in tables):
         raise CheckpointError(f"{path} is damaged (its columns or objects are cut short): record the run again")
+    if content.get("digest", digest(unsealed(content))) != digest(unsealed(content)):
+        raise CheckpointError(f"{path} was edited (its content does not match its digest): record the run again")
+    check_summary(content["summary"], list(rows(content["examples"])), source=path, rounding=0.5 * 10**-DIGITS)
     return content
+
+
+def sealed(record: Record) -> Record:
+    """The record with the digest of its content."""
+    return {**unsealed(record), "digest": digest(unsealed(record))}
+
+
+def unsealed(record: Record) -> dict[str, Any]:
+    """The record without its digest."""
+    return {key: value for key, value in record.items() if key != "digest"}
 
 
 def evaluated_dataset(config: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[str, bool]:

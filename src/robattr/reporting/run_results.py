@@ -12,6 +12,8 @@ from robattr import data
 from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
 from robattr.evaluation.records import read_settings
+from robattr.evaluation.summary import check as check_summary
+from robattr.evaluation.summary import records_of
 from robattr.reporting.record import (
     evaluated_dataset,
     method_of,
@@ -248,10 +250,11 @@ def _distinguish(run: RunResults, twins: Sequence[RunResults]) -> RunResults:
 
 
 def _read_evaluation(path: Path) -> EvaluationResults:
-    """A summary and its records; the file may hold more records, of an earlier and longer evaluation."""
+    """A summary and its records, with which it must agree."""
     weights = read_settings(path).get("weights") if path.with_suffix(".settings").is_file() else None
     summary = read_object(path)
-    records = read_lines(path.with_suffix(".jsonl"))[: summary.get("examples")]
+    records = tuple(records_of(summary, read_lines(path.with_suffix(".jsonl"))))
+    check_summary(summary, records, source=path)
     return EvaluationResults(summary, records, _gallery(path), path, weights)
 
 
