@@ -85,6 +85,7 @@ from robattr.formula import wrong_logit as wrong_logit
 if _TYPE_CHECKING:
     from robattr import attacks as attacks
     from robattr import auditing as auditing
+    from robattr import certificates as certificates
     from robattr import data as data
     from robattr import engine as engine
     from robattr import evaluation as evaluation
@@ -108,8 +109,8 @@ if _TYPE_CHECKING:
     from robattr.training import train as train
 
 _ROOMS = (
-    "attacks", "auditing", "data", "engine", "evaluation", "metrics", "models", "recipes", "reporting", "reproduce",
-    "runs", "training",
+    "attacks", "auditing", "certificates", "data", "engine", "evaluation", "metrics", "models", "recipes", "reporting",
+    "reproduce", "runs", "training",
 )  # fmt: skip
 _LAZY = {
     **dict.fromkeys(("IFIA", "PGDAttack"), "robattr.attacks"),

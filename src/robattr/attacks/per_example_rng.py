@@ -22,3 +22,13 @@ def rand_like(rows: Sequence[Row], *keys: int) -> Callable[[Tensor], Tensor]:
     """A replacement for `torch.rand_like` whose n-th call draws `uniform(x, rows, *keys, n)`."""
     calls = iter(range(2**31))
     return lambda like: uniform(like, rows, *keys, next(calls))
+
+
+def normal_stream(like: Tensor, rows: Sequence[Row], *keys: int) -> Callable[[int], Tensor]:
+    """A function n ↦ the next n draws of N(0, I) for each row, (B, n, ...) float64 on the CPU.
+
+    Draw t of row b depends on `keys`, `rows[b]` and t alone, however many are asked for at a time.
+    """
+    shape = tuple(like.shape[1:])
+    sources = [np.random.default_rng([*keys, *row]) for row in rows]
+    return lambda n: torch.from_numpy(np.stack([source.standard_normal((n, *shape)) for source in sources]))

@@ -1,0 +1,8 @@
+"""Certificates of smoothed explanations: bounds that no attack within an L2 radius can break."""
+
+from robattr.certificates.certificate import Bounds as Bounds
+from robattr.certificates.certificate import Certificate as Certificate
+from robattr.certificates.certificate import bounds_from as bounds_from
+from robattr.certificates.smoothing import Smoothing as Smoothing
+from robattr.certificates.smoothing import Tally as Tally
+from robattr.certificates.smoothing import tally as tally
