@@ -139,7 +139,10 @@ class _Hook:
 
 
 at_input = AtInput()
+"""The input: IG of the pixels."""
+
 at_output = AtOutput()
+"""The scalar itself: IG is f(x') − f(x), proposition 3."""
 
 
 def at_layer(name: str) -> AtLayer:

@@ -192,7 +192,12 @@ class RunnerUp(Map):
         return self.map(net, z, z, best_wrong(net, z, y))
 
 
-logits, the_input = Logits(), TheInput()
+logits = Logits()
+"""z(x'): the outputs themselves, for distances of predictions such as `kl`."""
+
+the_input = TheInput()
+"""x' itself, as a reference: `cosine @ (Gradient(), the_input)`."""
+
 uniform = Target(1.0)
 """The constant map: `kl @ (a, uniform)` is KL(U ‖ softmax(a))."""
 

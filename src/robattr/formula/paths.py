@@ -58,6 +58,7 @@ class Polyline:
 
 
 straight = Straight()
+"""r(t) = x + t·(x' − x)."""
 
 
 def polyline(*waypoints: Waypoint) -> Polyline:

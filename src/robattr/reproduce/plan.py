@@ -45,6 +45,7 @@ TARGETS = {
     "figure1": Target("Attribution maps before and after the attack", ("natural", "ig-norm", "ig-sum-norm")),
     "figure2": Target("How attribution robustness spreads over examples", recipes.METHODS),
 }
+"""The tables and figures of the paper that can be reproduced, by name."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,122 @@
+"""Hooks of the documentation site: reference pages from docstrings, the repository's own pages, mathematics.
+
+MkDocs calls the functions `on_*` by name.
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+from html import unescape
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+PAGES = {"README.md": "index.md"}  # of the repository's root; the others keep their names
+LINK = re.compile(r"(\]\(|(?:src|href)=\")(?!\w+:|#|/)([^)\s#\"]+)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put a page of every room in the place of REFERENCE."""
+    reference = [f"reference/{room}.md" for room in rooms()]
+    for section in config.nav or []:
+        for title, entries in section.items() if isinstance(section, dict) else ():
+            if "REFERENCE" in entries:
+                section[title] = [e for e in entries if e != "REFERENCE"] + reference
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the reference pages, the pages of the repository's root, and the files that pages link to outside docs/."""
+    for page in sorted(ROOT.glob("*.md")):
+        files.append(File.generated(config, PAGES.get(page.name, page.name), content=page.read_text("utf-8")))
+    for room in rooms():
+        files.append(File.generated(config, f"reference/{room}.md", content=reference(room)))
+    for file in list(files.documentation_pages()):
+        for _, target in LINK.findall(file.content_string):
+            found = in_repository(file.src_uri, target)
+            if found and found.is_file() and not files.get_file_from_path(uri_of(found)):
+                files.append(File.generated(config, uri_of(found), abs_src_path=str(found)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let links into the repository lead to the site's copy."""
+
+    def moved(match: re.Match[str]) -> str:
+        found = in_repository(page.file.src_uri, match[2])
+        if found is None or not found.is_file():
+            return match[0]
+        return match[1] + posixpath.relpath(uri_of(found), posixpath.dirname(page.file.src_uri) or ".")
+
+    return LINK.sub(moved, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Turn LaTeX into MathML, which browsers show without a script."""
+
+    def formula(match: re.Match[str]) -> str:
+        display = match[1] == "div"
+        latex = unescape(match[2]).strip().removeprefix("\\[" if display else "\\(").removesuffix("\\]" if display else "\\)")
+        return convert(latex, display="block" if display else "inline")
+
+    return re.sub(r'<(div|span) class="arithmatex">(.*?)</\1>', formula, html, flags=re.S)
+
+
+def in_repository(page: str, target: str) -> Path | None:
+    """The file of the repository that a link of `page` means, or None for a page of the site."""
+    at = "" if (ROOT / page).is_file() or page == "index.md" else "docs/"
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(at + page), target))
+    return None if path.startswith("..") else ROOT / path
+
+
+def uri_of(file: Path) -> str:
+    """Where the site has a file of the repository."""
+    path = file.relative_to(ROOT).as_posix()
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    return PAGES.get(path, path if "/" not in path and path.endswith(".md") else f"repository/{path}")
+
+
+def rooms() -> list[str]:
+    """The package, its rooms in the order of their imports, and the public modules beside them."""
+    return [
+        "robattr", "formula", "objectives", "engine", "data", "models", "metrics", "attacks", "training", "recipes",
+        "evaluation", "runs", "reporting", "auditing", "reproduce", "errors",
+    ]  # fmt: skip
+
+
+def public(module: str) -> list[str]:
+    """The names that a module offers: what it defines or re-exports (`from a import b as b`), as its source says."""
+    names: dict[str, None] = {}
+    for node in ast.parse(Path(str(find_spec(module).origin)).read_text("utf-8")).body:  # type: ignore[union-attr]
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                names[name] = None
+            case ast.ImportFrom(names=aliases, module=source) if source != "robattr":
+                names |= {alias.name: None for alias in aliases if alias.asname == alias.name}
+            case ast.If(body=body):  # names that are imported at their first use
+                found = [a for n in body if isinstance(n, ast.ImportFrom) and n.module != "robattr" for a in n.names]
+                names |= {alias.name: None for alias in found if alias.asname == alias.name}
+    return [name for name in names if not name.startswith("_")]
+
+
+def reference(room: str) -> str:
+    """A page of a room: its docstring, then each public name with its own."""
+    module = "robattr" if room == "robattr" else f"robattr.{room}"
+    lines = [f"# `{module}`", "", f"::: {module}", "    options: {show_root_heading: false, members: false}", ""]
+    if room == "robattr":
+        for name in public(module):
+            home = next(r for r in rooms()[1:] if name in public(f"robattr.{r}"))
+            lines.append(f"- [`{name}`][robattr.{home}.{name}]")
+    else:
+        for name in public(module):
+            lines += [f"::: {module}.{name}", ""]
+    return "\n".join(lines)
