@@ -7,7 +7,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 NUMERICAL := tests/formula tests/engine tests/metrics tests/attacks tests/models
 
 .DEFAULT_GOAL := help
-.PHONY: help install test numerical check format demo bench results clean
+.PHONY: help install test numerical check format demo docs bench results clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ format: install  ## format the code and fix what ruff can fix
 
 demo: install  ## train, attack and measure four small models; writes runs/demo/report.html
 	$(BIN)/robattr demo
+
+docs: install  ## build the documentation as a site that needs no network; writes site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 bench: install  ## measure the speed against an eager port; writes runs/bench.json
 	@mkdir -p runs

@@ -64,10 +64,26 @@ def on_page_content(html: str, **_: Any) -> str:
 
     def formula(match: re.Match[str]) -> str:
         display = match[1] == "div"
-        latex = unescape(match[2]).strip().removeprefix("\\[" if display else "\\(").removesuffix("\\]" if display else "\\)")
+        latex = (
+            unescape(match[2])
+            .strip()
+            .removeprefix("\\[" if display else "\\(")
+            .removesuffix("\\]" if display else "\\)")
+        )
         return convert(latex, display="block" if display else "inline")
 
     return re.sub(r'<(div|span) class="arithmatex">(.*?)</\1>', formula, html, flags=re.S)
+
+
+def on_post_template(output: str, **_: Any) -> str:
+    """The page for wrong addresses needs no search."""
+    return output.replace("https://unpkg.com/iframe-worker/shim", "assets/file_worker.js")
+
+
+def on_post_page(output: str, *, page: Page, **_: Any) -> str:
+    """Let search in pages opened from a folder use the site's own script instead of one from the network."""
+    here = posixpath.relpath("assets/file_worker.js", posixpath.dirname(page.file.dest_uri) or ".")
+    return output.replace("https://unpkg.com/iframe-worker/shim", here)
 
 
 def in_repository(page: str, target: str) -> Path | None:
@@ -86,11 +102,11 @@ def uri_of(file: Path) -> str:
 
 
 def rooms() -> list[str]:
-    """The package, its rooms in the order of their imports, and the public modules beside them."""
-    return [
-        "robattr", "formula", "objectives", "engine", "data", "models", "metrics", "attacks", "training", "recipes",
-        "evaluation", "runs", "reporting", "auditing", "reproduce", "errors",
-    ]  # fmt: skip
+    """The package, the formula and its objectives, then the other public rooms and modules by name."""
+    package = ROOT / "src" / "robattr"
+    found = {file.parent.name for file in package.glob("*/__init__.py")} | {file.stem for file in package.glob("*.py")}
+    first = ["formula", "objectives"]
+    return ["robattr", *first, *sorted(room for room in found - {*first, "cli"} if not room.startswith("_"))]
 
 
 def public(module: str) -> list[str]:

@@ -77,18 +77,10 @@ def test_every_command_exists(page: str) -> None:
     assert {m[1] for line in lines if (m := re.match(r"make ([a-z]+)", line))} <= targets
 
 
-def test_every_name_of_the_api_page_exists() -> None:
-    sections = re.findall(r"^## `([\w.]+)`\n(.*?)(?=^## |\Z)", TEXT["api.md"], flags=re.S | re.M)
-    names = [f"{module}.{name}" for module, body in sections for name in re.findall(r"`(\w+)`", body)]
-    assert len(names) > 100
-    assert not [name for name in names if not exists(name)]
-
-
 def test_dir_lists_every_public_name() -> None:
-    """The rooms, and every name of the API page's first section."""
-    (section,) = re.findall(r"^## `robattr`\n(.*?)(?=^## )", TEXT["api.md"], flags=re.S | re.M)
     rooms = {file.parent.name for file in PACKAGE.glob("*/__init__.py")}
-    assert {*re.findall(r"`(\w+)`", section), *rooms} - {"cli"} <= set(dir(robattr))
+    assert rooms - {"cli"} <= set(dir(robattr))
+    assert {"IG", "Robust", "train", "evaluate", "audit", "harden", "doctor", "load_model"} <= set(dir(robattr))
     assert all(hasattr(robattr, name) for name in dir(robattr))
 
 

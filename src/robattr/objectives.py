@@ -78,7 +78,15 @@ def ig_norm(
     chunk: int | None = None,
     loss: Scalar = cross_entropy,
 ) -> Robust:
-    """s = ‖·‖₁: ρ = ℓ(x) + λ · max_{x'} ‖IG(x, x')‖₁ (section 4)."""
+    """s = ‖·‖₁: ρ = ℓ(x) + λ · max_{x'} ‖IG(x, x')‖₁ (section 4).
+
+    >>> import torch
+    >>> from robattr import PGD, LinfBall
+    >>> rho = ig_norm(weight=1.0, within=LinfBall(0.1), by=PGD(steps=3, step_size=0.05), m=5, m_attack=2)
+    >>> out = rho(torch.nn.Linear(4, 3), torch.rand(2, 4), torch.tensor([0, 2]))
+    >>> out.value.shape, bool((out.value == out.loss + out.penalty).all())
+    (torch.Size([2]), True)
+    """
     return Robust(
         change=spread(m, of=loss, at=at, rule=rule, chunk=chunk),
         attacked=spread(m_attack, of=loss, at=at, rule=rule, chunk=chunk),

@@ -36,7 +36,12 @@ def root(data_dir: str | Path | None = None) -> Path:
 
 
 def load(name: str, root: str | Path | None = None) -> Dataset:
-    """Load a dataset by name from `root` (see `robattr.data.root`), checking every file's content."""
+    """Load a dataset by name from `root` (see `robattr.data.root`), checking every file's content.
+
+    >>> mini = load("fashion-mini")
+    >>> len(mini.train), len(mini.validation), len(mini.test)
+    (5000, 500, 1000)
+    """
     return info(name).read(folder(name, root))
 
 

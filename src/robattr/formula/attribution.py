@@ -45,6 +45,12 @@ class IG:
             plain callable the parameters are unknown: its graph is kept.)
 
     Completeness: the coordinates sum to f(x') − f(x), up to the error of the rule.
+
+    >>> from robattr.formula.scalars import logit
+    >>> net = torch.nn.Linear(2, 1, bias=False)
+    >>> _ = torch.nn.init.constant_(net.weight, 3.0)
+    >>> IG(of=logit)(net, torch.zeros(1, 2), torch.tensor([[1.0, 2.0]]), torch.tensor([0])).detach()
+    tensor([[3., 6.]])
     """
 
     of: Scalar = cross_entropy

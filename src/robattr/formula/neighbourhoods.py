@@ -40,7 +40,11 @@ class Neighbourhood(Protocol):
 
 @dataclass(frozen=True)
 class LinfBall:
-    """‖x' − x‖∞ ≤ radius, inside the bounds of valid inputs."""
+    """‖x' − x‖∞ ≤ radius, inside the bounds of valid inputs.
+
+    >>> LinfBall(0.25).project(torch.tensor([[1.5, 0.5]]), torch.tensor([[1.0, 0.0]]))
+    tensor([[1.0000, 0.2500]])
+    """
 
     radius: float
     bounds: Bounds | None = (0.0, 1.0)

@@ -53,7 +53,11 @@ def right(m: int) -> Rule:
 
 
 def midpoint(m: int) -> Rule:
-    """t_k = (k + ½)/m: second order; with m = 10 as accurate as `right` with 50 to 100."""
+    """t_k = (k + ½)/m: second order; with m = 10 as accurate as `right` with 50 to 100.
+
+    >>> midpoint(2)
+    Rule(nodes=(0.25, 0.75), weights=(0.5, 0.5))
+    """
     return _equal(m, 0.5)
 
 

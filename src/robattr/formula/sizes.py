@@ -34,6 +34,11 @@ class Size:
     s @ attribution             the change s(attribution(x, x'))
     s @ (attribution, ref)      the change s(attribution − ref), such as ‖a(x') − a(x)‖₁ for l1 @ (a, clean(a))
     s + t, s - t, c * s, s / c  sizes again; `sum([s, t])` too
+
+    >>> import torch
+    >>> largest_two = Size(lambda a: a.abs().topk(2).values.sum(1), "largest_two")
+    >>> (largest_two + 2 * linf)(torch.tensor([[3.0, -4.0, 1.0]]))
+    tensor([15.])
     """
 
     of: Callable[[Tensor], Tensor]

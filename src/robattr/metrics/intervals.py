@@ -71,6 +71,10 @@ def proportion(hits: Iterable[Score]) -> Estimate:
         (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n),   z the normal quantile of the tail.
 
     It keeps its coverage near 0 and 1, where a bootstrap of few examples collapses to a point.
+
+    >>> found = proportion([True] * 9 + [False])
+    >>> f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
+    '0.90 [0.60, 0.98]'
     """
     kept, excluded = _finite(hits)
     if not np.isin(kept, (0.0, 1.0)).all():

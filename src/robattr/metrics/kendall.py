@@ -21,6 +21,9 @@ def kendall(a: Tensor, b: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     `a`, `b`: (B, n), (B, H, W) or (B, C, H, W). `mask` (bool, as many pixels) restricts each example to some of its
     pixels, for instance the foreground. Maps that are constant or have NaN on those pixels give nan.
+
+    >>> kendall(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[3.0, 2.0, 1.0]]))
+    tensor([-1.], dtype=torch.float64)
     """
     check_pair(a, b)
     tau = by_slabs(_tau_b, rows(a, mask), rows(b, mask))

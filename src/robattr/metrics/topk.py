@@ -38,6 +38,9 @@ def topk_intersection(a: Tensor, b: Tensor, k: int | Tensor, *, mask: Tensor | N
     """|top-k of a ∩ top-k of b| / k for each pair of maps, (B,) float64; nan where a map has NaN.
 
     `k`, `mask` and the order of ties as in `top_k_mask`.
+
+    >>> topk_intersection(torch.tensor([[4.0, 3.0, 2.0, 1.0]]), torch.tensor([[4.0, 1.0, 2.0, 3.0]]), k=2)
+    tensor([0.5000], dtype=torch.float64)
     """
     check_pair(a, b)
     common = top_k_mask(a, k, mask=mask) & top_k_mask(b, k, mask=mask)

@@ -1,0 +1,75 @@
+"""The documentation site: builds without a warning, has every public name, and asks nothing of the network."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import sys
+import zlib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import robattr
+
+mkdocs_build = pytest.importorskip("mkdocs.commands.build")
+ROOT = Path(__file__).parents[1]
+MODULES = [
+    ".".join(file.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
+    for file in sorted((ROOT / "src" / "robattr").rglob("*.py"))
+    if ">>> " in file.read_text(encoding="utf-8")
+]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from mkdocs.config import load_config
+
+    out = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_MKDOCS_2_WARNING", "1")
+        patch.setattr(sys, "path", [*sys.path])  # hooks may extend it
+        mkdocs_build.build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(out)))
+    return out
+
+
+def inventory(site: Path) -> set[str]:
+    """The names that have an entry in the reference."""
+    _, body = (site / "objects.inv").read_bytes().split(b"zlib.\n", 1)
+    return {line.split(" ")[0] for line in zlib.decompress(body).decode().splitlines()}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")
+def test_every_public_name_is_in_the_reference(site: Path) -> None:
+    names = {f"robattr.{name}" for name in dir(robattr) if not name.startswith("_")} - {"robattr.cli"}
+    entries = inventory(site)
+    assert not [name for name in sorted(names) if name not in entries and not has_page(name, entries)]
+    assert {"robattr.objectives.ig_norm", "robattr.auditing.per_token", "robattr.metrics.kendall"} <= entries
+
+
+def has_page(name: str, entries: set[str]) -> bool:
+    """Whether a name of the package has an entry under the room that it comes from, or is such a room."""
+    short = name.removeprefix("robattr.")
+    rooms = {entry.split(".")[1] for entry in entries if entry.count(".") > 1}
+    return short in rooms or any(f"robattr.{room}.{short}" in entries for room in rooms)
+
+
+def test_pages_ask_nothing_of_the_network(site: Path) -> None:
+    loads = re.compile(
+        r'<(?:script|img|iframe)[^>]*\ssrc="https?:|<link[^>]*rel="(?:stylesheet|preconnect)"[^>]*href="?https?:'
+    )
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 25
+    assert not [page.name for page in pages if loads.search(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_doctests(name: str) -> None:
+    failed, tried = doctest.testmod(import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert tried
+    assert not failed
+
+
+def test_docstrings_have_examples() -> None:
+    assert len(MODULES) >= 6
