@@ -20,6 +20,7 @@ import torch
 from benchmarks import ifia, kendall, render, scaling, training
 from benchmarks.measure import ALLOWED, Disagreement, Rates, measured_rates
 from benchmarks.results import Case, Report, read
+from robattr.engine.files import write_atomically
 
 NETWORKS = ("mini", "mnist", "gtsrb", "flower")
 CASES = (*NETWORKS, "kendall", "ifia", "scaling")
@@ -39,7 +40,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--out", type=Path, default=render.PAGE, help="the page of --render (%(default)s)")
     options = parser.parse_args(words)
     if options.render is not None:
-        options.out.write_text(render.markdown([read(f) for f in options.render or render.FILES]), encoding="utf-8")
+        write_atomically(options.out, render.markdown([read(f) for f in options.render or render.FILES]).encode())
         print(f"wrote {options.out}")
         return 0
     if options.device == "cuda" and not has_gpu:

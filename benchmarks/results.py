@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from robattr.engine.files import write_atomically
+
 SCHEMA = 1
 
 
@@ -122,7 +124,7 @@ class Report:
         return made
 
     def write(self, path: Path) -> None:
-        path.write_text(json.dumps(self.plain(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_atomically(path, (json.dumps(self.plain(), indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def read(path: Path) -> dict[str, Any]:

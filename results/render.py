@@ -12,6 +12,7 @@ from pathlib import Path
 
 from results.acceptance import criteria
 from results.provenance import provenance
+from robattr.engine.files import write_atomically
 from robattr.metrics.columns import COLUMN
 from robattr.reporting.figures import figure_name
 from robattr.reporting.findings import alarms
@@ -174,7 +175,7 @@ def _rank(dataset: str) -> int:
 
 def main() -> None:
     notes = (RESULTS / "notes.md").read_text(encoding="utf-8")
-    PAGE.write_text(page(read_runs([RESULTS]), notes=notes), encoding="utf-8")
+    write_atomically(PAGE, page(read_runs([RESULTS]), notes=notes).encode())
     print(f"wrote {PAGE.relative_to(RESULTS.parent)}")
 
 

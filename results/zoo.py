@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from robattr.engine.files import write_atomically
 from robattr.errors import CheckpointError
 from robattr.models import read_metadata, zoo
 from robattr.models.weights_file import write_tensors
@@ -47,11 +47,11 @@ def half(run: str | Path) -> float:
 def add(name: str, run: str | Path, record: str, licence: str = "Apache-2.0") -> zoo.Entry:
     """Copy the weights of a run into the zoo under `name`; `record` is the file in results/ with its scores."""
     kept = zoo.FOLDER / f"{name.replace('/', '-')}.safetensors"
-    shutil.copyfile(Path(run) / "model.safetensors", kept)
+    write_atomically(kept, (Path(run) / "model.safetensors").read_bytes())
     entry = zoo.Entry(kept.name, hashlib.sha256(kept.read_bytes()).hexdigest(), licence, record)
     index = {**zoo.entries(), name: entry}
     text = json.dumps({key: asdict(index[key]) for key in sorted(index)}, indent=2, ensure_ascii=False)
-    (zoo.FOLDER / "index.json").write_text(f"{text}\n", encoding="utf-8")
+    write_atomically(zoo.FOLDER / "index.json", f"{text}\n".encode())
     return entry
 
 

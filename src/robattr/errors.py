@@ -38,6 +38,10 @@ class CompilationFellBack(UserWarning):
     """A function could not be compiled and runs eagerly: the same results, but slower."""
 
 
+class NoLocks(UserWarning):
+    """A file system without locks, as some network ones are: two processes could write to one directory."""
+
+
 def nearest(name: str, options: Iterable[str]) -> str:
     """A closing phrase for an error about an unknown `name`: the nearest valid ones, else all of them."""
     known = sorted(set(options))

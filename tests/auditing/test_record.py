@@ -13,6 +13,7 @@ from audit_fixtures import Plain, bars, taught
 from robattr.attacks import from_callable, simple_gradient
 from robattr.auditing import record
 from robattr.auditing.record import parse_maps
+from robattr.engine.files import locked
 from robattr.errors import CheckpointError, InvalidInput
 
 QUICK = {"steps": 1, "points": 2, "examples": 6, "device": "cpu", "eps": 8 / 255, "protocol": "paper"}
@@ -71,6 +72,9 @@ def test_only_the_same_audit_continues(plain: nn.Module, tmp_path: Path, monkeyp
         plain.head.bias[0] += 0.1
     refused("weights")
     assert [file.read_bytes() for file in files] == about  # the records keep their model's name and command
+    with locked(tmp_path / "audit" / "records", ".paper-sg.lock", shared=True):  # a process of that audit is alive
+        refused("another process is writing", fresh=True)
+    assert [file.read_bytes() for file in files] == about
     fresh = robattr.audit(plain, bars(), out=page, fresh=True, **QUICK)
     assert [e.summary["map"] for e in fresh.run.evaluations] == ["ig"]  # of the old audit nothing is left
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from robattr.errors import CheckpointError
-from robattr.evaluation.records import append, begin, merge, read
+from robattr.evaluation import records
+from robattr.evaluation.records import append, begin, discard, merge, read
 
 SETTINGS = {"protocol": "paper", "eps": 0.3, "bounds": (0.0, 1.0)}
 
@@ -51,6 +52,33 @@ def test_records_of_an_older_version_without_their_torn_end_are_continued(path):
     merge(path, [0, 1])
     assert path.read_bytes() == b"".join(lines)
     assert names(path) == ["paper-ig.jsonl", "paper-ig.settings"]
+
+
+def test_a_batch_that_appears_during_the_merge_is_not_lost(path, monkeypatch):
+    begin(path, SETTINGS)
+    append(path, [record(0)])
+    lines = records._lines
+
+    def late(of: Path) -> dict[int, bytes]:
+        found = lines(of)
+        append(path, [record(7)])
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "_lines", late)
+        merge(path, [0])
+    assert read(path) == [record(0), record(7)]
+
+
+def test_the_files_of_one_evaluation_are_discarded(path):
+    """Those of a map whose name begins alike stay."""
+    path.parent.mkdir()
+    mine = ["paper-ig.json", "paper-ig.jsonl", "paper-ig.settings", "paper-ig-gallery.npz", "paper-ig.from0.jsonl"]
+    others = ["paper-ig-mine.jsonl", "paper-ig-mine-gallery.npz", "paper-ig2.json", ".paper-ig.lock"]
+    for name in (*mine, *others):
+        path.with_name(name).touch()
+    discard(path)
+    assert names(path) == sorted(others)
 
 
 def test_damage_is_an_error_not_a_gap(path):

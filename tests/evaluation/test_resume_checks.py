@@ -14,7 +14,7 @@ from evaluation_fixtures import IG, TOY, toy_net
 from robattr.attacks import from_callable, gradient_input, simple_gradient
 from robattr.errors import CheckpointError
 from robattr.evaluation import OutputDir, evaluate
-from robattr.evaluation.run import discard
+from robattr.evaluation.records import discard
 
 pytestmark = pytest.mark.usefixtures("quick_diagnostics")
 
@@ -94,5 +94,5 @@ def test_records_of_other_weights_are_not_mixed_in(case, tmp_path: Path) -> None
         other[0].weight.mul_(1.1)
     with pytest.raises(CheckpointError, match=r"got others \(weights '"):
         evaluate(other, x[:4], y[:4], protocol=TOY, map=IG, out=OutputDir(tmp_path))
-    discard(tmp_path, TOY, IG)
+    discard(tmp_path / "paper-ig.jsonl")
     assert not list(tmp_path.glob("paper*"))

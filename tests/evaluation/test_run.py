@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from torch import nn
 
 from evaluation_fixtures import IG, TOY
 from robattr.attacks import integrated_gradients, simple_gradient
-from robattr.engine.files import InUse
+from robattr.engine.files import InUse, locked
+from robattr.errors import CheckpointError
 from robattr.evaluation import OutputDir, evaluate, run
 from robattr.evaluation.gallery import read_gallery
 from robattr.evaluation.run import BATCH, _Job
@@ -157,6 +159,27 @@ def test_a_second_process_with_the_same_records_is_refused(case, tmp_path: Path)
 
     with pytest.raises(InUse, match=f"another process is writing to {tmp_path}: wait for it"):
         evaluate(*case, protocol=TOY, map=IG, out=OutputDir(tmp_path), progress=again)
+
+
+def test_the_records_of_a_process_that_outlived_its_first_are_not_discarded(case, tmp_path: Path) -> None:
+    """The second of two processes still writes after the first was killed."""
+    shard = tmp_path / "paper-ig.from4.jsonl"
+    with locked(tmp_path, ".paper-ig.lock", shared=True):
+        shard.write_text('{"id": 4}\n')
+        with pytest.raises(InUse, match="another process is writing"):
+            evaluate(*case, protocol=TOY, map=IG, out=OutputDir(tmp_path, fresh=True))
+    assert shard.exists()
+
+
+def test_a_removed_folder_of_records_is_noticed(case, tmp_path: Path) -> None:
+    folder = tmp_path / "records"
+
+    def remove(done: int, total: int) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+
+    with pytest.raises(CheckpointError, match=r"removed|is missing"):
+        evaluate(*case, protocol=TOY, map=IG, out=OutputDir(folder), progress=remove)
 
 
 def test_two_processes_write_the_records_of_one(case, tmp_path: Path, whole: Path, monkeypatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import shutil
 from dataclasses import replace
 from typing import get_args
 
@@ -22,8 +23,9 @@ from robattr.training import checkpoint, loop, setup
 from robattr.training.config import Method
 from robattr.training.loop import train
 from robattr.training.run_directory import RunDirectory, read_config
+from robattr.training.setup import save_weights
 from robattr.training.state import make_optimizer
-from robattr.training.step import READ_EVERY, size_of_ig
+from robattr.training.step import READ_EVERY, size_of_ig, train_step
 from train_fixtures import QUICK, lines, tiny_data, tiny_net, weights
 
 METHODS = get_args(Method)
@@ -388,6 +390,33 @@ def test_two_processes_cannot_write_one_run(tmp_path):
     (tmp_path / "run").mkdir()
     with locked(tmp_path / "run"), pytest.raises(InUse, match="another process is writing"):
         go(QUICK, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("what", ["run", "run/metrics.jsonl"])
+@pytest.mark.parametrize("at", [2, QUICK.steps - 1, "the end"])
+def test_a_run_directory_that_is_removed_is_not_a_finished_run(tmp_path, monkeypatch, what, at):
+    """Also where the last files would be written into a new directory."""
+
+    def remove():
+        target = tmp_path / what
+        shutil.rmtree(target) if target.is_dir() else target.unlink()
+
+    def step(state, *args, **settings):
+        if state.step == at:
+            remove()
+        return train_step(state, *args, **settings)
+
+    def save(*args):
+        save_weights(*args)
+        remove()
+
+    if at == "the end" and what != "run":
+        pytest.skip("the log was complete")
+    monkeypatch.setattr(loop, "train_step", step)
+    if at == "the end":
+        monkeypatch.setattr(loop, "save_weights", save)
+    with pytest.raises(CheckpointError, match="was removed or replaced while this process was writing there"):
+        go(QUICK, tmp_path / "run")
 
 
 def test_validation_sees_the_validation_split_alone(tmp_path):

@@ -109,7 +109,7 @@ def test_a_full_disk(whole, tmp_path):
     _, said = process.communicate(timeout=300)
     assert process.returncode == 2
     assert said.splitlines()[-1].startswith("robattr: could not write")
-    assert "make room, then continue with --resume" in said
+    assert "make room or choose another place, then run the same command again (robattr train: with --resume)" in said
     assert [path.name[:14] for path in (out / "checkpoints").iterdir()] == ["step-000000000"]
     finish(out)
     same_as(whole, out)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
@@ -24,6 +25,7 @@ from robattr.errors import CheckpointError, InvalidInput, nearest
 from robattr.evaluation import protocol as protocols
 from robattr.evaluation.checks import ModelProbe, require
 from robattr.evaluation.protocol import Protocol
+from robattr.evaluation.records import discard_all
 from robattr.evaluation.run import OutputDir, digest_of_weights, evaluate
 from robattr.reporting.run_results import RunResults, read_run
 from robattr.training.run_directory import RunDirectory, environment, read_config
@@ -148,9 +150,8 @@ def record(
         "attack": {"eps": base.eps, "steps": base.steps, "points": base.N, "seed": base.seed},
         "weights": digest_of_weights(model),
     }
-    if world.leads:
-        _claim(RunDirectory(folder), full, world, command=command, fresh=fresh)
-    return measure(model, data, (x, y, ids), settings, folder, world=world, command=command, watch=watch)
+    with _claimed(RunDirectory(folder), full, world, command=command, fresh=fresh):
+        return measure(model, data, (x, y, ids), settings, folder, world=world, command=command, watch=watch)
 
 
 def measure(
@@ -186,15 +187,20 @@ def check_examples(model: WrappedModel, x: Tensor, y: Tensor, bounds: tuple[floa
         require(ModelProbe(model, x, y, bounds))
 
 
-def _claim(here: RunDirectory, config: dict[str, Any], world: World, *, command: str, fresh: bool) -> None:
-    """Write config and environment, or check that an earlier audit in this folder was of the same."""
+@contextmanager
+def _claimed(here: RunDirectory, config: dict[str, Any], world: World, *, command: str, fresh: bool) -> Iterator[None]:
+    """Hold the folder; write config and environment, or check that an earlier audit in it was of the same."""
+    if not world.leads:
+        world.wait()
+        yield
+        return
     page = config.get("method") == "audit"  # harden has a folder, and no --fresh
     elsewhere = f"choose another {'page' if page else 'folder'} with -o"
     visible = [*here.path.glob("[!.]*")] if here.path.is_dir() else [here.path] * here.path.exists()
     if visible and not here.config.exists():  # a start that was killed leaves a lock and temporary files alone
         raise CheckpointError(f"{here.path} exists and is not an audit: {elsewhere}")
     here.path.mkdir(parents=True, exist_ok=True)
-    with locked(here.path):
+    with locked(here.path) as lock:
         begun = any((here.path / "records").glob("*"))  # without records nothing is lost
         was = read_config(here) if begun and here.config.exists() else None
         odd = [key for key in DECISIVE if was and was.get(key) != config.get(key)]
@@ -203,7 +209,10 @@ def _claim(here: RunDirectory, config: dict[str, Any], world: World, *, command:
                 f"{here.path} has an audit of other data or settings ({', '.join(odd)}): {elsewhere}"
                 + (", or start over with --fresh" if page else "")
             )
-        for stale in (here.path / "records").glob("*") if fresh else ():
-            stale.unlink()
+        if fresh:
+            discard_all(here.path / "records")
         write_json(here.config, config)
         write_json(here.environment, {**environment(world), "command": command})
+        world.wait()
+        yield
+        lock.check()

@@ -9,6 +9,7 @@ import codecs
 import errno
 import io
 import sys
+import warnings
 from importlib import import_module
 from typing import NoReturn
 
@@ -52,6 +53,7 @@ for _group in GROUPS:
 def run() -> None:
     """Run the app; an error that the user can correct is one line on stderr and exit code 2."""
     _escape_unprintable()
+    warnings.showwarning = _warn
     try:
         app()
     except RobattrError as error:
@@ -67,6 +69,11 @@ def run() -> None:
     except torch.OutOfMemoryError as error:
         what = str(error).split(". GPU")[0]
         _refuse(f"{what}: end other processes on the device, choose another --device, or use smaller batches")
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning as one line, without the line of code that raised it."""
+    typer.echo(f"warning: {message}", err=True)
 
 
 def _refuse(text: str) -> NoReturn:

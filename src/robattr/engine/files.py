@@ -1,15 +1,22 @@
-"""Files that survive a crash: atomic writes, and a lock that a directory has one writer."""
+"""Files that survive a crash: atomic writes, and locks so that a directory has one writer."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import secrets
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import IO, Any
 
-from robattr.errors import CheckpointError
+from robattr.errors import CheckpointError, NoLocks
+
+UNFINISHED = ".*.tmp"
 
 
 class InUse(CheckpointError):
@@ -17,20 +24,31 @@ class InUse(CheckpointError):
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` by `content` in one step that survives a crash; on failure `path` is as it was."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Replace `path` by `content` in one step that survives a crash; on failure `path` is as it was.
+
+    The content is first written to a hidden file, which its writer locks.
+    """
+    remove_unfinished(path.parent, f".{escape(path.name)}{UNFINISHED[1:]}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "xb") as file:
+            _flock(file)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:
+    except FileNotFoundError:
+        if path.parent.is_dir():  # removed before it was locked, by a process that took it for unfinished
+            return write_atomically(path, content)
+        raise CheckpointError(f"could not write {path}: its folder was removed, so start again") from None
+    except BaseException as error:
         with suppress(OSError):
             temporary.unlink()
+        if not isinstance(error, OSError):
+            raise
         raise CheckpointError(
-            f"could not write {path} ({error.strerror}); what was saved before is untouched: make room, then continue "
-            "with --resume"
+            f"could not write {path} ({error.strerror}); what was saved before is untouched: make room or choose "
+            "another place, then run the same command again (robattr train: with --resume)"
         ) from error
     with suppress(OSError):  # some file systems cannot sync a folder; the file itself is safe
         folder = os.open(path.parent, os.O_RDONLY)
@@ -45,21 +63,82 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
+def remove_unfinished(folder: Path, pattern: str = UNFINISHED) -> None:
+    """Remove the temporary files that killed processes left: those that no process has locked."""
+    for left in folder.glob(pattern):
+        with suppress(OSError):
+            if left.is_file():
+                with open(left, "rb") as file:
+                    if _flock(file):
+                        left.unlink()
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A held lock file."""
+
+    path: Path
+    file: IO[Any]
+
+    def check(self) -> None:
+        """Raise if the directory was removed, or replaced by another, since it was locked."""
+        check_same(self.file, self.path)
+
+    def share(self) -> None:
+        """Let other processes take it as `shared`."""
+        lock(self.file, f"another process is writing to {self.path.parent}: start again", shared=True)
+
+
+def check_same(file: IO[Any], path: Path) -> None:
+    """Raise if `path` is no longer the open `file`: what is written to it would be lost."""
+    try:
+        same = os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except OSError:
+        same = False
+    if not same:
+        raise CheckpointError(
+            f"{path.parent} or {path.name} in it was removed or replaced while this process was writing there: start "
+            "again, in a directory that stays"
+        )
+
+
 @contextmanager
-def locked(path: Path, name: str = ".lock") -> Iterator[None]:
-    """Hold a lock of a directory; the system frees it when this process ends, however it ends."""
-    with open(path / name, "w") as file:
-        lock(file, f"another process is writing to {path}: wait for it, or choose another --out")
-        yield
+def locked(path: Path, name: str = ".lock", *, shared: bool = False) -> Iterator[Lock]:
+    """Hold a lock of a directory; the system frees it when this process ends, however it ends.
+
+    A lock that is not `shared` has no other holder, so what killed processes left unfinished is removed.
+    """
+    with open(path / name, "a") as file:
+        lock(file, f"another process is writing to {path}: wait for it, or choose another --out", shared=shared)
+        held = Lock(path / name, file)
+        held.check()
+        if not shared:
+            remove_unfinished(path, UNFINISHED if name == ".lock" else f"{escape(name.removesuffix('.lock'))}*.tmp")
+        yield held
 
 
-def lock(file: IO[Any], message: str) -> None:
+def lock(file: IO[Any], message: str, *, shared: bool = False) -> None:
     """Lock an open file until it is closed; InUse with `message` if another process has it."""
+    taken = _flock(file, shared=shared)
+    if taken is False:
+        raise InUse(message)
+    if taken is None and os.name == "posix":
+        warnings.warn(
+            f"the file system of {file.name} has no locks: robattr cannot see whether another process writes there; "
+            "start one at a time",
+            NoLocks,
+            stacklevel=3,
+        )
+
+
+def _flock(file: IO[Any], *, shared: bool = False) -> bool | None:
+    """Whether the lock was taken; None where the system or the file system has none."""
     try:
         import fcntl
-    except ImportError:  # no such locks on this system
-        return
+    except ImportError:
+        return None
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
-        raise InUse(message) from error
+        return False if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
+    return True

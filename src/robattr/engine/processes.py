@@ -69,6 +69,11 @@ class World:
             dist.all_reduce(values)
         return values
 
+    def wait(self) -> None:
+        """Wait until every process is here."""
+        if self.size > 1:
+            dist.barrier()
+
     def from_leader(self, content: bytes | None) -> bytes:
         """The leader's `content`, on every process: only the leader needs to reach the run directory."""
         if self.size == 1:

@@ -12,14 +12,16 @@ Every file is written atomically. A line is one example: an object with an integ
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from glob import escape
 from pathlib import Path
 from typing import Any
 
-from robattr.engine.files import write_atomically
+from robattr.engine.files import locked, write_atomically
 from robattr.errors import CheckpointError
+from robattr.evaluation.gallery import ENDING
 
 Record = dict[str, Any]
 
@@ -54,6 +56,7 @@ def merge(path: Path, ids: Iterable[int]) -> None:
     The file is the same, byte for byte, for any number of processes. If an id is missing the batches stay, and the
     evaluation can resume.
     """
+    parts = _parts(path)  # before they are read: another one may appear meanwhile
     lines, wanted = _lines(path), sorted(set(ids))
     if missing := [i for i in wanted if i not in lines]:
         raise CheckpointError(
@@ -61,7 +64,7 @@ def merge(path: Path, ids: Iterable[int]) -> None:
             f"(id {missing[0]} is missing): run the same command again to resume"
         )
     write_atomically(path, b"".join(line + b"\n" for line in lines.values()))
-    for part in _parts(path):
+    for part in parts:
         part.unlink()
 
 
@@ -83,6 +86,22 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"expected {note} beside its records, found none: {remedy}") from None
     except (ValueError, KeyError, TypeError) as cause:
         raise CheckpointError(f"expected the settings of the records in {note}, but it is damaged: {remedy}") from cause
+
+
+def discard(path: Path) -> None:
+    """Delete the files of the evaluation with records at `path`, with its lock held."""
+    for file in path.parent.glob(f"{escape(path.stem)}*"):
+        if re.fullmatch(rf"\.json|\.settings|{re.escape(ENDING)}|(\.[\w-]+)?\.jsonl", file.name[len(path.stem) :]):
+            file.unlink()
+
+
+def discard_all(folder: Path) -> None:
+    """Delete all evaluations in `folder`; refused while a process writes one of them."""
+    with ExitStack() as stack:
+        for file in folder.glob(".*.lock"):
+            stack.enter_context(locked(folder, file.name))
+        for file in folder.glob("[!.]*"):
+            file.unlink()
 
 
 def _parts(path: Path) -> list[Path]:

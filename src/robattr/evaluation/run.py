@@ -10,8 +10,8 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -27,13 +27,13 @@ from robattr.attacks.maps import AttributionMap, constant_along_ray
 from robattr.engine import in_use
 from robattr.engine import precision as arithmetic
 from robattr.engine.batch_size import rows_that_fit
-from robattr.engine.files import locked, write_atomically
+from robattr.engine.files import Lock, locked, write_atomically
 from robattr.evaluation import gallery
 from robattr.evaluation.checks import check, check_kinds, check_source
 from robattr.evaluation.diagnostics import accuracies, alarms, score_against_eps
 from robattr.evaluation.evaluate_batch import Record, attribution_attacks, evaluate_batch, prediction_attacks
 from robattr.evaluation.protocol import Protocol
-from robattr.evaluation.records import append, begin, merge, read
+from robattr.evaluation.records import append, begin, discard, merge, read
 from robattr.evaluation.resume_checks import check_same_map, check_same_predictions
 from robattr.evaluation.summary import check as check_summary
 from robattr.evaluation.summary import sealed, summarise
@@ -103,10 +103,7 @@ def evaluate(
             return Evaluation(records, job.summary(records, metadata, began))
         path = Path(out.folder) / f"{protocol.name}-{map.name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(path.parent, f".{path.stem}.lock") if out.rank == 0 else nullcontext():
-            if out.fresh and out.rank == 0:
-                discard(path.parent, protocol, map)
-            _barrier(out)
+        with _held(path, out) as lock:
             records, earlier = job.recorded(path, out, progress)
             if out.rank == 0 and not (earlier == len(records) and job.finished(path)):
                 job.write_gallery(path, records)
@@ -115,6 +112,7 @@ def evaluate(
                     made["ids"] = job.ids
                 text = json.dumps(sealed(made, records), indent=1, allow_nan=False)
                 write_atomically(path.with_suffix(".json"), f"{text}\n".encode())
+            lock.check()
     _barrier(out)
     return Evaluation(records, json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
 
@@ -271,12 +269,25 @@ def digest_of_weights(model: nn.Module) -> str:
     return weights.hexdigest()[:16]
 
 
-def discard(folder: Path, protocol: Protocol, map: AttributionMap) -> None:
-    """Delete the files of an earlier evaluation under that protocol and map."""
-    stem = f"{protocol.name}-{map.name}"
-    for file in folder.glob(f"{stem}*"):
-        if file.name.removeprefix(stem)[:1] in {".", "-"}:
-            file.unlink()
+@contextmanager
+def _held(path: Path, out: OutputDir) -> Iterator[Lock]:
+    """Hold the lock of the records at `path`, on every process; with `fresh`, delete what is there.
+
+    The first process must find no other holder, not even a process that outlived its own first one. Then all share it.
+    """
+    name = f".{path.stem}.lock"
+    with ExitStack() as stack:
+        if out.rank == 0:
+            held = stack.enter_context(locked(path.parent, name))
+            if out.fresh:
+                discard(path)
+            if out.world > 1:
+                held.share()
+        _barrier(out)
+        if out.rank != 0:
+            held = stack.enter_context(locked(path.parent, name, shared=True))
+        _barrier(out)
+        yield held
 
 
 def _barrier(out: OutputDir) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from robattr._extras import need
+from robattr.engine.files import write_atomically
 from robattr.evaluation.gallery import Array, Gallery, read_gallery
 from robattr.reporting import tables
 from robattr.reporting.curves import COLOURS, Panel, score_panels, scores, styles, training_panels
@@ -50,13 +51,14 @@ def write_figures(
     target.mkdir(parents=True, exist_ok=True)
     written = [target / f"table.{suffix}" for suffix in _TABLES]
     for path, make in zip(written, _TABLES.values(), strict=True):
-        path.write_text(make(tables.table(groups)), encoding="utf-8")
+        write_atomically(path, make(tables.table(groups)).encode())
     with matplotlib.rc_context(STYLE):
         for name, figure in _figures(runs, groups, rows):
             for suffix in formats:
-                path = target / f"{name}.{suffix}"
-                figure.savefig(path, format=suffix, bbox_inches="tight", dpi=200, metadata=NO_DATES.get(suffix))
-                written.append(path)
+                file = io.BytesIO()
+                figure.savefig(file, format=suffix, bbox_inches="tight", dpi=200, metadata=NO_DATES.get(suffix))
+                written.append(target / f"{name}.{suffix}")
+                write_atomically(written[-1], file.getvalue())
     return written
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from robattr._extras import need
 from robattr._version import __version__
+from robattr.engine.files import write_atomically
 from robattr.errors import InvalidInput
 from robattr.evaluation.run import PROBED
 from robattr.reporting import audit_sections
@@ -104,7 +105,7 @@ def write_page(
     if target.is_dir():
         raise InvalidInput(f"expected a file for the page, got the folder {target}: use {target / 'report.html'}")
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(page(runs, title=title, opening=opening, closing=closing), encoding="utf-8")
+    write_atomically(target, page(runs, title=title, opening=opening, closing=closing).encode())
     return target
 
 

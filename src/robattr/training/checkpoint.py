@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from robattr._version import __version__
-from robattr.engine.files import write_atomically
+from robattr.engine.files import remove_unfinished, write_atomically
 from robattr.errors import CheckpointError
 from robattr.models.architecture import RENAMED
 from robattr.training.config import TrainConfig
@@ -62,13 +62,12 @@ def unpack(content: bytes) -> dict[str, Any]:
 
 def save(folder: Path, content: bytes, *, step: int, keep: int) -> Path:
     """Write a checkpoint atomically, then remove all but the last `keep`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     path = folder / f"step-{step:09d}-{_digest(content)}.pt"
     write_atomically(path, content)
     for old in [found for found in listed(folder) if found.step < step][: -(keep - 1)]:
         old.path.unlink(missing_ok=True)
-    for unfinished in folder.glob(".step-*.tmp"):  # left by a process that was killed while writing
-        unfinished.unlink(missing_ok=True)
+    remove_unfinished(folder)
     return path
 
 

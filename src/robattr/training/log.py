@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from robattr._extras import need
-from robattr.engine.files import write_atomically
+from robattr.engine.files import check_same, write_atomically
 from robattr.errors import CheckpointError
 from robattr.training.config import TrainConfig
 from robattr.training.run_directory import RunDirectory
@@ -90,6 +90,7 @@ class Log:
 
     def sync(self) -> None:
         """Flush `metrics.jsonl` to the disk, so that no checkpoint is ahead of it."""
+        check_same(self._file, Path(self._file.name))
         os.fsync(self._file.fileno())
 
     def _print(self, line: str) -> None:

@@ -22,7 +22,7 @@ import numpy
 import torch
 
 from robattr import _version
-from robattr.engine.files import locked, write_json
+from robattr.engine.files import Lock, locked, write_json
 from robattr.engine.processes import World, restarts
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.training import checkpoint
@@ -31,9 +31,15 @@ from robattr.training.config import TrainConfig
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The paths of a run."""
+    """The paths of a run, and its lock while this process trains it."""
 
     path: Path
+    lock: Lock | None = None
+
+    def check_held(self) -> None:
+        """Raise if the directory that this process locked was removed."""
+        if self.lock is not None:
+            self.lock.check()
 
     @property
     def begun(self) -> bool:
@@ -92,7 +98,7 @@ def claim(path: Path, run: TrainConfig, *, world: World, resume: bool) -> Iterat
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(f"cannot create the directory {path} ({error.strerror}): choose another --out") from error
-    with locked(path):
+    with locked(path) as lock:
         kept = checkpoint.listed(here.checkpoints)
         if kept and here.config.exists() and (differing := checkpoint.differences(run, read_config(here))):
             raise CheckpointError(
@@ -106,7 +112,9 @@ def claim(path: Path, run: TrainConfig, *, world: World, resume: bool) -> Iterat
             )
         write_json(here.config, run.as_dict())
         write_json(here.environment, _with_history(here.environment, environment(world)))
+        here = RunDirectory(path, lock)
         yield here
+        here.check_held()
 
 
 def read_config(here: RunDirectory) -> dict[str, Any]:

@@ -68,6 +68,7 @@ def init_or_resume(
 def save(state: TrainState, run: TrainConfig, here: RunDirectory) -> bytes:
     """Write the checkpoint of this step and return its content."""
     content = checkpoint.pack(state.snapshot(), run)
+    here.check_held()
     checkpoint.save(here.checkpoints, content, step=state.step, keep=run.keep)
     return content
 
@@ -162,9 +163,5 @@ def load_weights(model: nn.Module, ref: str) -> None:
 def save_weights(model: nn.Module, run: TrainConfig, here: RunDirectory) -> None:
     """Write the final weights to `model.safetensors`, with the configuration in its metadata."""
     about = {"recipe": run.recipe, "dataset": run.dataset, "method": run.method, "seed": str(run.seed)}
-    try:
-        models.save_model(model, here.weights, metadata={**about, "config": json.dumps(run.as_dict())})
-    except OSError as error:
-        raise CheckpointError(
-            f"could not write {here.weights} ({error}); the last checkpoint has the weights: make room, then --resume"
-        ) from error
+    here.check_held()
+    models.save_model(model, here.weights, metadata={**about, "config": json.dumps(run.as_dict())})
