@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from robattr.errors import InvalidInput
 from robattr.formula.attribution import Attribution
 from robattr.formula.checks import check_batch, check_model
+from robattr.formula.neighbourhoods import Neighbourhood
 from robattr.formula.network import Bound, Model, bind, per_example, second_order
 from robattr.formula.scalars import Scalar, margin
 
@@ -71,6 +72,9 @@ class Combined:
     def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
         return per_example(self.function(*(d(model, x, x1, y) for d in self.changes)), x, self.function)
 
+    def over(self, within: Neighbourhood) -> Combined:
+        return Combined(self.function, tuple(d.over(within) for d in self.changes))
+
 
 @dataclass(frozen=True)
 class Value:
@@ -94,6 +98,9 @@ class Clean:
             return self.part(model, x, x, y)
         with torch.no_grad():
             return self.part(model, x, x, y).detach()
+
+    def over(self, within: Neighbourhood) -> Clean:
+        return Clean(_over(self.part, within), self.detach)
 
 
 @dataclass(frozen=True)
@@ -127,6 +134,10 @@ class Change:
             value = value + c * per_example(term(net, x, x1, y), x, term)
         return value
 
+    def over(self, within: Neighbourhood) -> Change:
+        """The change in an objective over N(x, ε): terms that see the whole of it, such as `spread_bound()`, get it."""
+        return Change(tuple((c, _over(term, within)) for c, term in self.terms))
+
     def __add__(self, other: Change) -> Change:
         if not isinstance(other, Change):
             if isinstance(other, Real) and other == 0:  # where sum() begins
@@ -155,6 +166,10 @@ class Change:
 
     def __neg__(self) -> Change:
         return -1.0 * self
+
+
+def _over(part: Any, within: Neighbourhood) -> Any:
+    return part.over(within) if hasattr(part, "over") else part
 
 
 def combine(function: Callable[..., Tensor], *changes: Change) -> Change:

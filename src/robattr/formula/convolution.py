@@ -133,13 +133,13 @@ class CustomDerivatives(TorchFunctionMode):
 
 
 def _conv(n: int) -> Callable[..., Tensor | None]:
-    """torch.conv{n}d; None where torch's own answers: inputs without a batch, wrong paddings, …"""
+    """torch.conv{n}d; None where torch's own answers: inputs without a batch, intervals, wrong paddings, …"""
 
     def conv(
         input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor | None:  # fmt: skip
-        if input.dim() != n + 2 or weight.dim() != n + 2:
+        if not isinstance(input, Tensor) or input.dim() != n + 2 or weight.dim() != n + 2:
             return None
         stride, dilation = each_axis(stride, n), each_axis(dilation, n)
         if isinstance(padding, str):

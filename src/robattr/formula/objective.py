@@ -101,11 +101,11 @@ class Robust:
 
     def climbed(self, net: Bound, x: Tensor, z: Tensor, y: Tensor) -> Tensor:
         """d(x, z) as the adversary sees it, (B,)."""
-        return (self.attacked or self.change)(net, x, z, y)
+        return (self.attacked or self.change).over(self.within)(net, x, z, y)
 
     def penalty(self, net: Bound, x: Tensor, z: Tensor, y: Tensor) -> Tensor:
         """d(x, z) as it is punished, (B,)."""
-        return self.change(net, x, z, y)
+        return self.change.over(self.within)(net, x, z, y)
 
     def attack(
         self, net: Bound, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
