@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,7 @@ from robattr import (
     displacement,
     gauss_legendre,
     l2,
+    logit,
     objectives,
     polyline,
     power,
@@ -37,7 +38,8 @@ from robattr import (
 )
 from robattr.engine import Step
 from robattr.engine.compiled import traced
-from robattr.errors import CompilationFellBack
+from robattr.errors import CompilationFellBack, InvalidInput
+from robattr.formula.bounds import enclose
 from robattr.formula.layers import Layer
 from robattr.formula.neighbourhoods import Neighbourhood, Rand
 from robattr.formula.paths import Path
@@ -511,3 +513,56 @@ def test_the_fields_objectives_agree_in_chunks(name: str) -> None:
         out = CHUNKED[name](chunk)(net, x, y, start=start)
         found.append([out.value, out.worst, *torch.autograd.grad(out.value.sum(), list(net.parameters()))])
     torch.testing.assert_close(*found, rtol=1e-9, atol=1e-11)
+
+
+def _strided(seed: int = 0) -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(seed)
+    layers = (nn.Conv2d(1, 4, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(36, 6), nn.LeakyReLU(), nn.Linear(6, 3))
+    return nn.Sequential(*layers).double(), torch.rand(4, 1, 8, 8, dtype=torch.float64), torch.arange(4) % 3
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.4])
+def test_interval_bound_is_above_what_any_adversary_of_ig_norm_and_madry_finds(kappa: float) -> None:
+    net, x, y = _strided()
+    ball, by = LinfBall(0.05), PGD(10, 0.02)
+    out = objectives.interval_bound(0.3, ball, kappa)(net, x, y)
+    spread = objectives.ig_norm(1.0, ball, by, m=10, m_attack=10)(net, x, y).penalty
+    shift = objectives.madry(ball, by)(net, x, y).penalty
+    assert bool((out.value >= cross_entropy(net, x, y) + 0.3 * spread + kappa * shift).all())
+    exact = enclose(net, x, y, ball)
+    expected = 0.3 * exact.spread() + kappa * (exact.loss() - cross_entropy(net, x, y))
+    torch.testing.assert_close(out.penalty, expected)
+
+
+def test_interval_bound_with_a_ball_of_radius_zero_is_natural_training() -> None:
+    net, x, y = _strided()
+    out = objectives.interval_bound(1.0, LinfBall(0.0), 0.5)(net, x, y)
+    torch.testing.assert_close(out.value, cross_entropy(net, x, y))
+
+
+def test_interval_bound_in_a_compiled_step_follows_ramps() -> None:
+    net, x, y = _strided()
+    fast, plain = Step(net, compiled=True, backend=traced), Step(net)
+    for weight, eps in ((1.0, 0.05), (0.5, 0.1)):  # the second compiles nothing again
+        found = []
+        for step in (fast, plain):
+            net.zero_grad()
+            out = step(objectives.interval_bound(weight, LinfBall(eps), 0.5), x, y)
+            found.append([out.value, *(p.grad.clone() for p in net.parameters() if p.grad is not None)])
+        torch.testing.assert_close(*found)
+    assert len(fast._plans) == 1
+    assert not fast.notes
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda: objectives.interval_bound(1.0, L2Ball(0.1)), "LinfBall of the same radius contains"),
+        (lambda: objectives.interval_bound(-1.0, LinfBall(0.1)), "weight λ ≥ 0, got -1"),
+        (lambda: objectives.interval_bound(1.0, LinfBall(0.1), 2.0), "0 ≤ κ ≤ 1, got 2"),
+        (lambda: objectives.interval_bound(1.0, LinfBall(0.1), loss=logit), "expects cross_entropy as the loss"),
+    ],
+)
+def test_interval_bound_refuses(call: Callable[[], Robust], reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        call()

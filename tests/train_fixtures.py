@@ -31,7 +31,7 @@ def tiny_data() -> Dataset:
     return from_tensors(x, y, validation=0.1, test=0.1, name="tiny")
 
 
-def tiny_net(*, norm: bool = False, bias: bool | None = None, dropout: float = 0.0) -> nn.Module:
+def tiny_net(*, norm: bool = False, bias: bool | None = None, dropout: float = 0.0) -> nn.Sequential:
     torch.manual_seed(5)
     middle: list[nn.Module] = [nn.BatchNorm2d(4)] if norm else []
     return nn.Sequential(

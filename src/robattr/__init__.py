@@ -71,7 +71,9 @@ from robattr.formula import radau as radau
 from robattr.formula import rank_margin as rank_margin
 from robattr.formula import right as right
 from robattr.formula import runner_up as runner_up
+from robattr.formula import shift_bound as shift_bound
 from robattr.formula import soft_margin as soft_margin
+from robattr.formula import spread_bound as spread_bound
 from robattr.formula import squared_error as squared_error
 from robattr.formula import straight as straight
 from robattr.formula import target as target

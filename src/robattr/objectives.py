@@ -2,7 +2,8 @@
 
     ρ(x, y; θ) = ℓ(x, y; θ) + λ · max_{x' ∈ N(x, ε)} s(IG_h^{ℓ_y}(x, x'; r))
 
-The second half are the field's: `trades`, `art`, `igr`, `aat`, `adv_aat`, `sarkar`, `ssr`, `lga`, `r2et`, `curvature`.
+The second half are the field's: `trades`, `art`, `igr`, `aat`, `adv_aat`, `sarkar`, `ssr`, `lga`, `r2et`, `curvature`,
+`interval_bound`.
 ℓ(x*) is written ℓ(x) + (ℓ(x*) − ℓ(x)): the clean loss sees the network as it is, the rest sees it in eval mode. Maps
 are those of the logit unless a source says otherwise.
 
@@ -19,6 +20,7 @@ from torch import Tensor
 from robattr.errors import InvalidInput
 from robattr.formula.ascent import PGD, Ascent
 from robattr.formula.attribution import IG, Attribution
+from robattr.formula.bounds import check_box, shift_bound, spread_bound
 from robattr.formula.change import Change, clean, combine, frozen, soft_margin
 from robattr.formula.curvature import FiniteDifference, HessianVector, gauss_newton
 from robattr.formula.distances import Distance, cosine, kl, pearson, rank_margin
@@ -339,6 +341,25 @@ def curvature(weight: float, *, of: Scalar = logit, loss: Scalar = cross_entropy
     """
     ball = LinfBall(3.0**0.5, bounds=None)
     return Robust(power(l2, 2) @ HessianVector(of), ball, NO_STEPS, weight=weight, loss=loss)
+
+
+def interval_bound(
+    weight: float, within: Neighbourhood, worst_case: float = 0.0, *, loss: Scalar = cross_entropy
+) -> Robust:
+    """ρ = ℓ(x) + λ · B(x) + κ · S(x): IG-NORM with a certified bound in the place of the maximum; no attack.
+
+    B(x) ≥ max_{x'} ‖IG(x, x')‖₁ bounds the gradient on the whole ball by intervals, forward and backward (Wicker et al.
+    2023, who bound the gradient's change). `worst_case` is κ: S(x) ≥ max_{x'} ℓ(x') − ℓ(x) is the worst case of the
+    prediction (Gowal et al. 2018), so that (1 − κ)ℓ(x) + κ·(ℓ(x) + S(x)) is their loss. Start with a small ε and let it
+    grow (`eps_ramp`). Networks without max-pools; `formula.intervals` lists the layers.
+    """
+    if loss is not cross_entropy:
+        raise InvalidInput(f"interval_bound expects cross_entropy as the loss, got {loss!r}")
+    if not 0.0 <= worst_case <= 1.0:
+        raise InvalidInput(f"interval_bound expects 0 ≤ κ ≤ 1, got {worst_case!r}")
+    check_box(within)
+    bound = _weight(weight) * spread_bound(loss)
+    return Robust(bound + worst_case * shift_bound if worst_case else bound, within, NO_STEPS, loss=loss)
 
 
 def _weight(weight: float) -> float:

@@ -5,6 +5,8 @@ from robattr.formula.ascent import PGD as PGD
 from robattr.formula.ascent import Best as Best
 from robattr.formula.ascent import RandomSigns as RandomSigns
 from robattr.formula.attribution import IG as IG
+from robattr.formula.bounds import shift_bound as shift_bound
+from robattr.formula.bounds import spread_bound as spread_bound
 from robattr.formula.captum_api import IntegratedGradients as IntegratedGradients
 from robattr.formula.captum_api import PathLayerIG as PathLayerIG
 from robattr.formula.change import Change as Change

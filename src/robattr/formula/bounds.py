@@ -68,12 +68,17 @@ def enclose(model: Model, x: Tensor, y: Tensor, within: Neighbourhood, *, unit: 
 
 def corners(x: Tensor, within: Neighbourhood) -> Range:
     """The least and the largest value of each coordinate in N(x, ε), which must be a box."""
+    check_box(within)
+    return Range(*(within.project(torch.full_like(x, far), x) for far in (-torch.inf, torch.inf)))
+
+
+def check_box(within: Neighbourhood) -> None:
+    """Refuse a neighbourhood that is not a box."""
     if not isinstance(within, LinfBall | Box):
         raise InvalidInput(
             f"interval bounds expect LinfBall or Box as the neighbourhood, got {within!r}: LinfBall of the same radius "
             "contains any other ball"
         )
-    return Range(*(within.project(torch.full_like(x, far), x) for far in (-torch.inf, torch.inf)))
 
 
 def _margins(z: Interval, y: Tensor) -> Interval:

@@ -30,6 +30,7 @@ from robattr.training.custom import Objective as Objective
 Method = Literal[
     "natural", "madry", "ig-norm", "ig-sum-norm", "input-gradient", "loss-output", "sinha", "distributional-ig",
     "trades", "igr", "aat", "adv-aat", "art", "sarkar", "ssr", "lga", "r2et", "curvature",
+    "interval-bound",
 ]  # fmt: skip
 
 
@@ -65,6 +66,7 @@ class TrainConfig:
     power: float = 1.0  # q of input-gradient regularisation ‖∇ℓ‖_q^q
     weight_l2: float = 0.01  # λ₂ of LGA
     smoothness: float = 0.0  # μ of R2ET
+    worst_case: float = 0.0  # κ of interval-bound: share of the worst-case loss
     k: int = 100  # pixels that R2ET keeps on top
     gamma: float = 1.0  # γ of the Wasserstein form; initial value under dual ascent
     budget: float = 0.0  # transport budget: dual ascent keeps E[c] at most this
@@ -203,6 +205,8 @@ class TrainConfig:
                 return objectives.r2et(self.weight, self.k, self.smoothness)
             case "curvature":  # of the loss: the logit of a ReLU network has none
                 return objectives.curvature(self.weight, of=cross_entropy)
+            case "interval-bound":
+                return objectives.interval_bound(self.weight, ball, self.worst_case)
             case "custom":
                 raise InvalidInput(
                     f"the configuration names an objective of your own, {self.custom or 'without its text'}, which no "
@@ -311,7 +315,7 @@ BOOKKEEPING = (
 FAR = 1e4  # step of input-gradient regularisation, in radii: the random start keeps a share of 1e-4
 USES_WARMUP = ("linear", "cosine", "one-cycle")  # schedules: those that also depend on the number of steps
 MINIMUM = {
-    "weight_l2": 0, "smoothness": 0, "k": 1,
+    "weight_l2": 0, "smoothness": 0, "worst_case": 0, "k": 1,
     "weight": 0, "eps": 0, "step_size": 0, "gamma": 0, "budget": 0, "gamma_rate": 0, "decay": 0, "warmup": 0,
     "validate_every": 0, "seed": 0, "power": 1, "attack_steps": 1, "m": 1, "m_attack": 1, "chunk": 1, "steps": 1,
     "batch": 1, "log_every": 1, "checkpoint_every": 1, "keep": 2,
