@@ -101,6 +101,7 @@ if _TYPE_CHECKING:
     from robattr.attacks import IFIA as IFIA
     from robattr.attacks import PGDAttack as PGDAttack
     from robattr.auditing import audit as audit
+    from robattr.auditing import certify as certify
     from robattr.auditing import doctor as doctor
     from robattr.auditing import harden as harden
     from robattr.evaluation import evaluate as evaluate
@@ -116,7 +117,7 @@ _ROOMS = (
 )  # fmt: skip
 _LAZY = {
     **dict.fromkeys(("IFIA", "PGDAttack"), "robattr.attacks"),
-    **dict.fromkeys(("audit", "doctor", "harden"), "robattr.auditing"),
+    **dict.fromkeys(("audit", "certify", "doctor", "harden"), "robattr.auditing"),
     "evaluate": "robattr.evaluation",
     "load_model": "robattr.runs",
     "smooth": "robattr.models",

@@ -2,6 +2,7 @@
 
 from robattr.auditing.audit import Audit as Audit
 from robattr.auditing.audit import audit as audit
+from robattr.auditing.certify import certify as certify
 from robattr.auditing.cost import Plan as Plan
 from robattr.auditing.doctor import Diagnosis as Diagnosis
 from robattr.auditing.doctor import doctor as doctor

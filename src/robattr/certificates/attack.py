@@ -92,7 +92,7 @@ class SmoothedAttack:
             labels = y.repeat_interleave(len(z) // len(y))
             if self.kind == "answer":
                 return net(z).softmax(dim=1).gather(1, labels[:, None])
-            a: Tensor = guide(twin, z, labels).flatten(1).nan_to_num(0.0, 0.0, 0.0)
+            a = guide(twin, z, labels).flatten(1).nan_to_num(0.0, 0.0, 0.0)
             return a if self.kind == "topk" else F.normalize(a, dim=1)
 
         return of
@@ -106,7 +106,8 @@ class SmoothedAttack:
         parts = noise.split(size, dim=1)
 
         def sums(v: Tensor, part: Tensor) -> Tensor:
-            return statistic((v[:, None] + part).flatten(0, 1)).unflatten(0, (B, -1)).sum(dim=1) / m
+            each = statistic((v[:, None] + part).flatten(0, 1))
+            return each.view(B, -1, each.shape[1]).sum(dim=1) / m
 
         mean = torch.stack([sums(z, part) for part in parts]).sum(dim=0)
         with torch.enable_grad():

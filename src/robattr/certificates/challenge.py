@@ -7,7 +7,7 @@ estimated from fresh copies and compared with the certificate; an estimate below
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
@@ -27,10 +27,14 @@ FRESH = 1  # the first stream of noise that no certificate has seen
 class Challenge:
     """What an attack does: `steps` of PGD within `radius`, each through `draws` copies, maps of the softplus twin."""
 
-    radius: float
+    radius: float = 0.0
     steps: int = 20
     draws: int = 32
     beta: float = 10.0
+
+    def within(self, radius: float) -> Challenge:
+        """The same attack in a ball of another radius."""
+        return replace(self, radius=radius)
 
 
 @dataclass(frozen=True)

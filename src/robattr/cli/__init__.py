@@ -18,7 +18,7 @@ import typer
 
 from robattr.errors import RobattrError
 
-GROUPS = ("train", "evaluate", "report", "audit", "data")
+GROUPS = ("train", "evaluate", "report", "audit", "certify", "data")
 ABOUT = "Train models whose explanations resist attacks, attack explanations, and measure the damage."
 
 app = typer.Typer(

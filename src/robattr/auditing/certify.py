@@ -1,0 +1,105 @@
+"""Certify the smoothed explanations of the user's own model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robattr.attacks.maps import AttributionMap
+from robattr.auditing.record import Watch, parse_maps
+from robattr.auditing.wrapped_model import Preprocessing, wrap
+from robattr.certificates import Certificates, Challenge, Examples, Smoothing, attack_certificates
+from robattr.certificates import certify as run
+from robattr.certificates.attack import KINDS
+from robattr.certificates.run import seconds_per_copy
+from robattr.engine.processes import join
+from robattr.errors import InvalidInput
+from robattr.evaluation.checks import forward
+from robattr.evaluation.run import OutputDir
+
+SECOND_ORDER = 4  # a step of an attack through one copy, in units of a copy's map and logits
+
+Announce = Callable[[Examples, float], None]
+"""announce(examples, seconds), called before anything is computed with an estimate of the time."""
+
+
+def certify(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor | None = None,
+    *,
+    map: str | AttributionMap = "ig",
+    sigma: float = 0.25,
+    radius: float | Sequence[float] = 0.1,
+    samples: int = 1000,
+    alpha: float = 0.001,
+    top: float = 0.1,
+    points: int = 100,
+    attack: Challenge | bool = False,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    preprocessing: Preprocessing | Mapping[str, Any] | None = None,
+    ids: Sequence[int] | None = None,
+    out: str | Path | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    fresh: bool = False,
+    metadata: Mapping[str, Any] | None = None,
+    announce: Announce | None = None,
+    watch: Watch = lambda title, done, total: None,
+) -> Certificates:
+    """Prove how far the smoothed explanations of `model` can be moved within an L2 radius of x.
+
+    With probability at least 1 − α for each example, at every x' with ‖x' − x‖₂ ≤ radius: which pixels are among the
+    top K of the vote map, how many of them overlap, the cosine of the mean maps, and whether the smoothed answer is y.
+    docs/certificates.md has the definitions and proofs.
+
+    model     any module that returns logits, or an output with .logits; it is not changed
+    y         the classes that are explained (default: those that the model answers at x)
+    map       "ig", "sg", "gi", "smoothgrad", "captum:Saliency", or your own `AttributionMap`; `points` are those of ig
+    sigma     of the noise, and `radius` (one or several), in the units of the data
+    samples   noisy copies per example; `top` the share of the pixels that K is
+    attack    also search each radius for a point that breaks a certificate; `summary["attacks"]` has the results
+    out       a folder for the records; the same call continues an interrupted one. None: nothing is written
+
+    `certify(...).at(0.1)` gives the certificates of every example as arrays.
+    """
+    smoothing = Smoothing(sigma, samples, alpha, top, seed)
+    radii = [float(radius)] if isinstance(radius, int | float) else [float(each) for each in radius]
+    (chosen,) = parse_maps([map], points=points, bounds=bounds)
+    how = attack if isinstance(attack, Challenge) else Challenge() if attack else None
+    with join(device) as world:
+        if out is None and world.size > 1:
+            raise InvalidInput("several processes share their records through a folder: give one, out='certificates'")
+        wrapped, _ = wrap(model, preprocessing=preprocessing, device=world.device)
+        if y is None:
+            y = torch.cat([forward(wrapped, part.to(world.device)).argmax(dim=1) for part in x.split(256)])
+        names = list(range(len(x))) if ids is None else [int(i) for i in ids]
+        examples = Examples(wrapped, chosen, x, y.long(), names, smoothing, bounds)
+        if announce is not None and world.leads:
+            examples.check(differentiated=bool(attack))
+            announce(examples, _seconds(examples, how, len(radii)))
+        place = None if out is None else OutputDir(Path(out), world.rank, world.size, fresh=fresh)
+
+        def progress(title: str) -> Callable[[int, int], None]:
+            return lambda done, total: watch(title, done, total)
+
+        found = run(examples, radii, out=place, metadata=metadata, progress=progress(f"certify {chosen.name}"))
+        for within in [] if how is None else [how.within(each) for each in radii]:
+            shown = progress(f"attack {chosen.name} within {within.radius:g}")
+            result = attack_certificates(
+                examples, found, within.radius, within, out=place, metadata=metadata, progress=shown
+            )
+            found.summary.setdefault("attacks", []).append(result)
+    return found
+
+
+def _seconds(examples: Examples, how: Challenge | None, radii: int) -> float:
+    """Seconds of everything: the copies of the certificates, and of the attacks at each radius."""
+    copies = float(examples.smoothing.copies)
+    if how is not None:
+        copies += radii * ((1 + len(KINDS)) * copies + SECOND_ORDER * how.steps * how.draws * len(KINDS))
+    return len(examples.x) * copies * seconds_per_copy(examples)

@@ -1,0 +1,235 @@
+"""Certificates of many examples: batches, records that survive a kill, processes that share the work."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from robattr._version import __version__
+from robattr.certificates.attack import KINDS
+from robattr.certificates.certificate import Bounds, Certificate, bounds_from
+from robattr.certificates.challenge import Challenge
+from robattr.certificates.examples import Examples
+from robattr.certificates.record import Record, tally_of
+from robattr.certificates.smoothing import Smoothing, tally
+from robattr.certificates.summary import at_radius, challenged, per_example, plain
+from robattr.engine import precision as arithmetic
+from robattr.engine.files import locked, write_atomically
+from robattr.errors import InvalidInput
+from robattr.evaluation.records import append, begin, merge, read
+from robattr.evaluation.resume_checks import check_same_map, check_same_predictions
+from robattr.evaluation.run import OutputDir
+from robattr.metrics import intervals
+
+Progress = Callable[[int, int], None]
+Make = Callable[[Sequence[int], Callable[[int], None]], list[Record]]
+PROBED = 16  # records whose map is computed again before they are continued
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """The counts of every example, one record each in order of id, and what they prove.
+
+    at(radius)   the certificates of all examples at a radius; any radius costs nothing
+    summary      the certificates at the radii that were asked for, as means over the examples
+    """
+
+    records: list[Record]
+    smoothing: Smoothing
+    summary: dict[str, Any]
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """The bounds at each x, which all certificates follow from."""
+        return bounds_from(tally_of(self.records, self.smoothing), self.smoothing)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a map, whose pixels the certificates have in one row."""
+        return tuple(self.records[0]["shape"])
+
+    def at(self, radius: float) -> Certificate:
+        return self.bounds.at(radius)
+
+
+def certify(
+    examples: Examples,
+    radii: Sequence[float],
+    *,
+    out: OutputDir | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Certificates:
+    """Count on noisy copies of the examples, and summarise what is certified at the radii.
+
+    out        write records and summary there, and continue from the records that exist
+    metadata   entries added to the summary (run, command, ...)
+    progress   is told (copies seen, all copies)
+    """
+    began = time.monotonic()
+    for radius in radii:
+        if not 0 < radius < float("inf"):
+            raise InvalidInput(f"expected radii above 0, got {radius!r}")
+
+    def summary(records: list[Record]) -> dict[str, Any]:
+        bounds, s = bounds_from(tally_of(records, examples.smoothing), examples.smoothing), examples.smoothing
+        return {
+            **(metadata or {}),
+            "map": examples.map.name,
+            "settings": examples.settings(),
+            "examples": len(records),
+            "k": bounds.k,
+            "shape": list(examples.x.shape[1:]),
+            "bounds": list(examples.bounds),
+            "columns": {
+                "nat_acc": plain(intervals.proportion(r["correct"] for r in records)),
+                "noisy_acc": plain(intervals.mean(r["answers"] / s.samples for r in records)),
+            },
+            "radii": [at_radius(bounds, radius) for radius in radii],
+            "per_example": per_example(records, bounds, radii),
+            **_made(examples, began),
+        }
+
+    records, made = _recorded(
+        examples, examples.map.name, examples.settings(), examples.counted, summary, out, progress
+    )
+    return Certificates(records, examples.smoothing, made)
+
+
+def attack_certificates(
+    examples: Examples,
+    certificates: Certificates,
+    claim: float,
+    how: Challenge,
+    *,
+    out: OutputDir | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    progress: Progress = lambda done, total: None,
+) -> dict[str, Any]:
+    """Challenge the certificates at the radius `claim` by attacks within `how.radius`; returns the summary."""
+    began = time.monotonic()
+    beyond = "" if how.radius == claim else f"-within-{how.radius:g}"
+    settings = {**examples.settings(), "claim": claim, **asdict(how)}
+
+    def summary(records: list[Record]) -> dict[str, Any]:
+        return {
+            **(metadata or {}),
+            "map": examples.map.name,
+            "settings": settings,
+            **challenged(records),
+            **_made(examples, began),
+        }
+
+    make = partial(examples.attacked, known=certificates.records, claim=claim, how=how)
+    name = f"{examples.map.name}-attack-{claim:g}{beyond}"
+    return _recorded(examples, name, settings, make, summary, out, progress, copies=1 + len(KINDS))[1]
+
+
+def seconds_per_copy(examples: Examples) -> float:
+    """Seconds for one noisy copy, from a few of them; where they are quick, of a second run."""
+    x, y, ids = examples.take([0])
+    few = replace(examples.smoothing, samples=max(10, min(len(examples.batches[0]) * 100, 100)))
+    seconds = float("inf")
+    with arithmetic("fp32", examples.device.type):
+        for _ in range(2):
+            began = time.perf_counter()
+            tally(examples.model, examples.map, x, y, ids=ids, smoothing=few)
+            seconds = min(seconds, (time.perf_counter() - began) / few.copies)
+            if seconds * few.copies > 1:
+                break
+    return seconds
+
+
+def _recorded(
+    examples: Examples,
+    name: str,
+    settings: Mapping[str, Any],
+    make: Make,
+    summary: Callable[[list[Record]], dict[str, Any]],
+    out: OutputDir | None,
+    progress: Progress,
+    *,
+    copies: int = 1,
+) -> tuple[list[Record], dict[str, Any]]:
+    """The records that `make` gives for every batch, through the disk if there is a folder, and their summary."""
+    each = copies * examples.smoothing.copies
+    with arithmetic("fp32", examples.device.type):
+        examples.check(differentiated=copies > 1)
+        if out is None:
+            watch = _Counter(progress, each * len(examples.x))
+            records = sorted((r for at in examples.batches for r in make(at, watch)), key=lambda r: int(r["id"]))
+            return records, summary(records)
+        path = Path(out.folder) / f"{name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path.parent, f".{name}.lock") if out.rank == 0 else nullcontext():
+            if out.fresh and out.rank == 0:
+                for stale in path.parent.glob(f"{escape(name)}.*"):
+                    stale.unlink()
+            _barrier(out)
+            done = begin(path, settings)
+            _check_same(examples, path, done)
+            _barrier(out)  # all have counted before one writes
+            mine = examples.batches[out.rank :: out.world]
+            watch = _Counter(progress, each * sum(map(len, mine)))
+            for at in mine:
+                if missing := {examples.ids[i] for i in at} - done:
+                    append(path, [r for r in make(at, watch) if r["id"] in missing])
+                else:
+                    watch(each * len(at))
+            _barrier(out)
+            if out.rank == 0:
+                merge(path, examples.ids)
+                wanted = [r for r in read(path) if r["id"] in set(examples.ids)]
+                text = json.dumps(summary(wanted), indent=1, allow_nan=False)
+                write_atomically(path.with_suffix(".json"), f"{text}\n".encode())
+    _barrier(out)
+    records = [r for r in read(path) if r["id"] in set(examples.ids)]
+    return records, json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+
+
+def _check_same(examples: Examples, path: Path, done: set[int]) -> None:
+    """Refuse to continue records of other examples, of another model, or of another map."""
+    known = [r for r in read(path) if r["id"] in set(examples.ids)] if done else []
+    check_same_predictions(path, known, examples.model, examples.examples_of)
+    if known:
+        check_same_map(path, known[:PROBED], examples.model, examples.map, examples.examples_of)
+
+
+@dataclass
+class _Counter:
+    """Adds up what it is told and passes the sum on."""
+
+    progress: Progress
+    total: int
+    done: int = 0
+
+    def __call__(self, more: int) -> None:
+        self.done += more
+        self.progress(self.done, self.total)
+
+
+def _made(examples: Examples, began: float) -> dict[str, Any]:
+    cuda = examples.device.type == "cuda"
+    return {
+        "versions": {"robattr": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "device": torch.cuda.get_device_name(examples.device) if cuda else str(examples.device),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def _barrier(out: OutputDir) -> None:
+    if out.world > 1:
+        distributed.barrier()

@@ -1,0 +1,134 @@
+"""`robattr certify`: bounds that no attack can break."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from robattr._text import duration, interval, number, numbers
+from robattr.cli import audit as own_model
+from robattr.cli._tables import show_table
+
+if TYPE_CHECKING:
+    from robattr.certificates import Examples
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    app.command("certify")(certify)
+
+
+def certify(
+    model: Annotated[
+        str, typer.Argument(help="A model of the zoo, a run directory, a .safetensors file, or package.module:factory.")
+    ],
+    data: own_model.Data,
+    maps: own_model.Maps = "ig",
+    sigma: Annotated[str, typer.Option(help="Standard deviation of the noise, in units of the bounds.")] = "0.25",
+    radius: Annotated[
+        str, typer.Option(help="L2 radius, in units of the bounds; several with commas: 0.05,0.1.")
+    ] = "0.1",
+    samples: Annotated[int, typer.Option(min=10, help="Noisy copies per example.")] = 1000,
+    alpha: Annotated[
+        str, typer.Option(help="What is said of an example is true with probability 1 − alpha.")
+    ] = "0.001",
+    top: Annotated[str, typer.Option(help="Share of the pixels that counts as important.")] = "0.1",
+    attack: Annotated[bool, typer.Option("--attack", help="Also try to break the certificates by attacks.")] = False,
+    examples: Annotated[int, typer.Option(min=1, help="How many examples to certify.")] = 100,
+    points: own_model.Points = None,
+    bounds: own_model.Bounds = "0,1",
+    weights: own_model.Weights = None,
+    mean: own_model.Mean = None,
+    std: own_model.Std = None,
+    size: own_model.Size = None,
+    channels: own_model.Channels = None,
+    classes: own_model.Classes = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder for the records.")] = Path("certificates"),
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard earlier records in this place.")] = False,
+    seed: own_model.Seed = 0,
+    device: own_model.Device = "auto",
+    trust: own_model.Trust = False,
+) -> None:
+    """Prove how far smoothed explanations can be moved within an L2 radius: bounds that no attack can break.
+
+    It can be stopped at any time: the same command continues. Another --radius costs nothing.
+    """
+    from robattr.auditing import certify as begin
+    from robattr.auditing.as_dataset import as_dataset, draw
+    from robattr.auditing.record import parse_maps
+
+    net = own_model._model(model, weights, trust=trust)
+    given = as_dataset(
+        data, model=net, bounds=interval(bounds), size=size, channels=channels, classes=own_model._names(classes),
+        limit=max(1000, 4 * examples), seed=seed,
+    )  # fmt: skip
+    x, y, ids = draw(given, examples, seed=seed)
+    radii = numbers(radius)
+    for map in parse_maps(maps, points=points or 100, bounds=given.bounds):
+        with own_model.watching() as watch:
+            found = begin(
+                net, x, y,
+                map=map, sigma=number(sigma), radius=radii, samples=samples, alpha=number(alpha), top=number(top),
+                attack=attack, bounds=given.bounds, preprocessing=own_model._preprocessing(mean, std, weights), ids=ids,
+                out=out, seed=seed, device=device, fresh=fresh, announce=_announce, watch=watch,
+                metadata={
+                    "run": model, "dataset": given.name, "classes": list(given.classes),
+                    "command": shlex.join(["robattr", *sys.argv[1:]]),
+                },
+            )  # fmt: skip
+        show(found.summary)
+    typer.echo(f"wrote {out}")
+
+
+def show(summary: Mapping[str, Any]) -> None:
+    """Print what is certified at each radius, what was attacked, and what the radius means."""
+    from robattr.certificates.summary import in_units
+    from robattr.metrics.columns import Column
+
+    s, k = summary["settings"], summary["k"]
+    share, plain = Column("share", "", share=True), Column("cosine", "")
+
+    def cell(row: Mapping[str, Any], key: str) -> str:
+        column, e = plain if key == "cosine" else share, row[key]
+        return f"{column.show(e['value'])} {column.show_interval(e['low'], e['high'])}".rstrip()
+
+    keys = ("answer", "share", "inside", "overlap", "cosine")
+    rows = [(f"{row['radius']:g}", *(cell(row, key) for key in keys)) for row in summary["radii"]]
+    named = (summary["run"], summary["dataset"], f"{summary['map']} maps", f"{summary['examples']} examples")
+    title = " · ".join((*named, f"σ = {s['sigma']:g}"))
+    headings = ("Radius", "Answer", "Pixels", f"of the top {k}", "Overlap ≥", "Cosine ≥")
+    show_table(headings, rows, title=title, numbers=5)
+    noisy = share.show(summary["columns"]["noisy_acc"]["value"])
+    lines = [
+        f"Certified at level {1 - s['alpha']:.4g} for each example, for every change of at most the radius (L2).",
+        "Pixels to cosine: means over the examples whose answer is certified. Brackets: 95% intervals over examples.",
+        f"Accuracy on noisy copies: {noisy}.",
+    ]
+    for row in summary["radii"]:
+        words = in_units(row["radius"], summary["shape"], tuple(summary["bounds"]))
+        lines.append(f"Radius {row['radius']:g}: {words}.")
+    for found in summary.get("attacks", ()):
+        broken = sum(found["broken"].values())
+        lines.append(
+            f"Attacked within {found['settings']['radius']:g} ({', '.join(found['kinds'])}): {broken} certificates of "
+            f"{found['examples']} examples broken; the attacks reached an overlap of "
+            f"{found['worst']['overlap'] / k:.0%} and a cosine of {found['worst']['cosine']:.3f} on average."
+        )
+    for line in lines:
+        typer.echo(line)
+
+
+def _announce(examples: Examples, seconds: float) -> None:
+    copies, points = examples.smoothing.copies, examples.map.nodes
+    gradients = len(examples.x) * copies * points
+    each = f"{len(examples.x)} examples × {copies:,} noisy copies" + f" × {points} points" * (points > 1)
+    typer.echo(
+        f"{examples.map.name}: {each} = {gradients:,} gradients; everything takes about {duration(seconds)} on "
+        f"{examples.device}",
+        err=True,
+    )

@@ -1,0 +1,85 @@
+"""`robattr.certify`: the user's model, wrapped as in an audit."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import robattr
+from audit_fixtures import Attentive, Plain, bars, taught
+from robattr.attacks import from_callable
+from robattr.errors import InvalidInput
+
+SMALL = {"samples": 20, "sigma": 0.1, "radius": 0.02, "alpha": 0.1, "device": "cpu"}
+
+
+def test_certify_wraps_the_model_as_an_audit_does() -> None:
+    """A model with .logits, preprocessing inside, labels that are its own answers."""
+    x, y = bars(6)
+    net = taught(Attentive(), *bars(30))
+    found = robattr.certify(net, x, y, map="sg", **SMALL)
+    assert found.at(0.02).inside.shape == (6, 64)
+    assert found.summary["k"] == 6
+    plain = taught(Plain(), *bars(30))
+    scaled = robattr.certify(plain, x, map="captum:Saliency", preprocessing={"mean": 0.1, "std": 0.5}, **SMALL)
+    answers = plain.eval()((x - 0.1) / 0.5).argmax(dim=1)
+    assert [r["label"] for r in scaled.records] == answers.tolist()
+    assert scaled.summary["map"] == "captum-Saliency"
+
+
+def test_a_map_of_the_users_several_radii_and_an_attack(tmp_path: Path) -> None:
+    x, y = bars(3)
+    net = taught(Plain(), *bars(30))
+    own = from_callable(lambda model, x, y: x.detach().square(), name="mine", guide=robattr.attacks.simple_gradient())
+    settings = {**SMALL, "radius": [0.01, 0.02]}
+    titles: list[str] = []
+    found = robattr.certify(
+        net, x, y, map=own, attack=robattr.certificates.Challenge(steps=1, draws=2), out=tmp_path / "made",
+        watch=lambda title, done, total: titles.append(title), **settings,
+    )  # fmt: skip
+    assert [a["settings"]["radius"] for a in found.summary["attacks"]] == [0.01, 0.02]
+    assert sorted(p.name for p in (tmp_path / "made").glob("*.json")) == [
+        "mine-attack-0.01.json", "mine-attack-0.02.json", "mine.json",
+    ]  # fmt: skip
+    assert set(titles) == {"certify mine", "attack mine within 0.01", "attack mine within 0.02"}
+
+
+def test_the_cost_is_announced_before_anything_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = bars(3)
+
+    class Stop(Exception):
+        pass
+
+    def announce(examples: robattr.certificates.Examples, seconds: float) -> None:
+        assert seconds > 0
+        assert len(examples.x) == 3
+        raise Stop
+
+    monkeypatch.setattr(
+        sys.modules["robattr.auditing.certify"], "run", lambda *_, **__: pytest.fail("began before it told")
+    )
+    with pytest.raises(Stop):
+        robattr.certify(taught(Plain(), *bars(30)), x, y, map="sg", announce=announce, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"map": "sgg"}, "unknown attribution map"),
+        ({"sigma": -1.0}, "sigma above 0"),
+        ({"radius": 0.0}, "radii above 0"),
+    ],
+)
+def test_mistakes_are_refused(change: dict[str, object], said: str) -> None:
+    x, y = bars(3)
+    with pytest.raises(InvalidInput, match=said):
+        robattr.certify(Plain(), x, y, **{**SMALL, "map": "sg", **change})
+
+
+def test_probabilities_instead_of_logits_are_refused() -> None:
+    x, y = bars(3)
+    with pytest.raises(InvalidInput, match="got probabilities"):
+        robattr.certify(torch.nn.Sequential(taught(Plain(), *bars(30)), torch.nn.Softmax(1)), x, y, map="sg", **SMALL)

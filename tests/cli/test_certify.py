@@ -1,0 +1,76 @@
+"""`robattr certify`: options, output, mistakes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from audit_fixtures import factory, folder
+from robattr.certificates import Challenge
+from robattr.cli import app
+from robattr.models import save_model
+
+SMALL = ("--examples", "6", "--samples", "20", "--sigma", "0.1", "--alpha", "0.1", "--device", "cpu", "--maps", "sg")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+    folder(tmp_path / "images")
+    save_model(factory(), tmp_path / "weights.safetensors")
+    return tmp_path
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, ["certify", *words], catch_exceptions=True)
+
+
+def test_the_command_says_what_is_certified_and_what_the_radius_means(place: Path) -> None:
+    said = run("audit_fixtures:factory", "--data", "images", "--radius", "2/255,0.02", *SMALL)
+    assert said.exit_code == 0, said.output
+    for words in (
+        "6 examples × 22 noisy copies = 132 gradients",
+        "Certified at level 0.9 for each example",
+        "Radius 0.02: one value by 5.1 of 255 grey levels, or each of the 192 values by 0.368",
+        "of the top 6",
+        "wrote certificates",
+    ):
+        assert words in said.output
+    made = json.loads((place / "certificates" / "sg.json").read_text(encoding="utf-8"))
+    assert [row["radius"] for row in made["radii"]] == [2 / 255, 0.02]
+    assert made["dataset"] == "images"
+    assert str(place) not in json.dumps(made)
+
+
+@dataclass(frozen=True)
+class Short(Challenge):
+    steps: int = 1
+    draws: int = 2
+
+
+def test_an_attack_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["robattr.auditing.certify"], "Challenge", Short)
+    words = ("audit_fixtures:blank", "--weights", "weights.safetensors", "--data", "images", "--radius", "0.02")
+    said = run(*words, "--attack", *SMALL)
+    assert said.exit_code == 0, said.output
+    assert "Attacked within 0.02 (answer, cosine, topk): 0 certificates of 6 examples broken" in said.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--radius", "far"), "expected a number"),
+        (("--sigma", "0"), "sigma above 0"),
+        (("--maps", "igg"), "unknown attribution map"),
+    ],
+)
+def test_mistyped_options(place: Path, words: tuple[str, str], said: str) -> None:
+    found = run("audit_fixtures:factory", "--data", "images", *SMALL, *words)
+    assert said in str(found.exception)
