@@ -15,7 +15,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "robattr"
 ORDER = (
     "errors", "formula", "objectives", "engine", "data", "models", "metrics", "attacks", "training", "recipes",
-    "evaluation", "runs", "certificates", "reporting", "auditing", "reproduce", "cli", "robattr",
+    "evaluation", "runs", "certificates", "reporting", "auditing", "integrations", "reproduce", "cli", "robattr",
 )  # fmt: skip
 SAME_ROOM = {"_text": "errors", "_extras": "errors", "_version": "errors", "__init__": "robattr", "__main__": "robattr"}
 FILES = sorted(PACKAGE.rglob("*.py"))

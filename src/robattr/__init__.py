@@ -91,6 +91,7 @@ if _TYPE_CHECKING:
     from robattr import data as data
     from robattr import engine as engine
     from robattr import evaluation as evaluation
+    from robattr import integrations as integrations
     from robattr import metrics as metrics
     from robattr import models as models
     from robattr import recipes as recipes
@@ -112,8 +113,8 @@ if _TYPE_CHECKING:
     from robattr.training import train as train
 
 _ROOMS = (
-    "attacks", "auditing", "certificates", "data", "engine", "evaluation", "metrics", "models", "recipes", "reporting",
-    "reproduce", "runs", "training",
+    "attacks", "auditing", "certificates", "data", "engine", "evaluation", "integrations", "metrics", "models",
+    "recipes", "reporting", "reproduce", "runs", "training",
 )  # fmt: skip
 _LAZY = {
     **dict.fromkeys(("IFIA", "PGDAttack"), "robattr.attacks"),

@@ -36,7 +36,7 @@ def check_model(model: Model) -> None:
     if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
         raise UnsupportedModel(
             f"expected a plain module, got {type(model).__name__}, whose gradients are wrong for attributions: "
-            "pass model.module, and average the gradients yourself (robattr train does, under torchrun)"
+            "use robattr.integrations.rho_of(rho, model, x, y), or pass model.module and average the gradients yourself"
         )
     for name, m in model.named_modules():
         if isinstance(m, nn.SyncBatchNorm):
