@@ -21,9 +21,18 @@ def column(value: float | None, half: float = 0.05) -> dict[str, Any]:
 
 
 def evaluation(
-    protocol: str, map: str, topk: float | None, *, noise: float = 0.9, accuracy: float = 0.9, **more: Any
+    protocol: str,
+    map: str,
+    topk: float | None,
+    *,
+    noise: float = 0.9,
+    accuracy: float = 0.9,
+    gains: dict[str, float | None] | None = None,
+    cosine: float = 0.5,
+    **more: Any,
 ) -> Written:
-    """A summary and its records."""
+    """A summary and its records; `gains` are faithfulness scores, by default of maps that explain something."""
+    explained = dict.fromkeys(("random", "edges", "constant"), 0.2) if gains is None else gains
     records = [
         {
             "id": i,
@@ -42,7 +51,9 @@ def evaluation(
         "columns": {
             "topk": column(topk), "kendall": column(topk), "noise_topk": column(noise), "noise_kendall": column(noise),
             "nat_acc": column(accuracy), "adv_acc": column(0.3),
+            **{f"insertion_over_{control}": column(gain) for control, gain in explained.items()},
         },
+        "same_class_cosine": column(cosine, 0.01),
         **more,
     }  # fmt: skip
     return summary, records

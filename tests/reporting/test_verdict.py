@@ -148,3 +148,47 @@ def test_next_steps_follow_from_the_findings() -> None:
     nothing = run(evaluation("strict", "ig", None))
     assert verdict(nothing).level == "unclear"
     assert "more examples" in "\n".join(verdict(nothing).next_steps)
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"cosine": 0.99}, "hardly depend on the image (mean cosine 0.99"),
+        ({"gains": {"random": 0.2, "edges": 0.0}}, "better than the edges of the image does (insertion gain 0.0000 ["),
+        ({"gains": {"random": 0.04, "edges": 0.2}}, "better than a random order of the pixels does"),
+    ],
+)
+def test_maps_that_explain_nothing_do_not_hold(more: dict[str, Any], reason: str) -> None:
+    found = verdict(run(evaluation("strict", "ig", 0.9, **more)))
+    assert found.level == "vacuous"
+    assert found.headline.startswith("The explanations are not shown to explain the predictions")
+    assert reason in found.headline
+    assert "Do not rely on these maps" in found.next_steps[0]
+    assert not any("retraining" in step for step in found.next_steps)
+    assert verdict(run(evaluation("strict", "ig", 0.3, **more))).level == "fragile"
+    assert verdict(run(evaluation("strict", "ig", 0.9, alarms=["masked"], **more))).level == "vacuous"
+    beside = verdict(run(evaluation("strict", "ig", 0.3), evaluation("strict", "sg", 0.95, **more)))
+    assert any("sg maps: 95.00%" in said and "not shown to explain" in said for said in beside.findings)
+    assert "holds best" not in "\n".join(beside.next_steps)
+
+
+def test_maps_that_explain_something_hold() -> None:
+    found = verdict(run(evaluation("strict", "ig", 0.9)))
+    assert found.level == "holds"
+    assert "gains +0.200 against a random order, +0.200 against the order of the edges" in "\n".join(found.findings)
+    tables = evaluation("strict", "ig", 0.9, gains={"random": 0.2, "constant": 0.1})  # not images: no edges
+    assert verdict(run(tables)).level == "holds"
+    centred = verdict(run(evaluation("strict", "ig", 0.9, gains={"random": 0.2, "edges": 0.2, "constant": -0.2})))
+    assert centred.level == "holds"
+    assert "The constant order finds the pixels that matter sooner" in "\n".join(centred.findings)
+
+
+def test_an_older_audit_without_faithfulness_is_not_said_to_hold() -> None:
+    old = evaluation("strict", "ig", 0.9, gains={})
+    del old[0]["same_class_cosine"]
+    found = verdict(run(old))
+    assert found.level == "unclear"
+    assert found.doubts == ("whether the maps explain the predictions was not measured",)
+    assert "Audit again" in found.next_steps[0]
+    for topk, level in ((0.6, "partly"), (0.2, "fragile")):
+        assert verdict(run(evaluation("strict", "ig", topk, gains={}, noise=0.9))).level == level

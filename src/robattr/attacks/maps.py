@@ -47,6 +47,7 @@ class AttributionMap:
     along_ray   a cheaper map, equal to this one where the net is constant on the ray from black to x
     smallest    the net must be constant from this fraction of x on: the first node of the rule; 0 if there is none
     guide       the map to differentiate in an attack, where this one is not differentiable
+    slope       whether the attribution is a slope, as a gradient is, and not a contribution to the logit
     """
 
     name: str
@@ -56,6 +57,7 @@ class AttributionMap:
     along_ray: AttributionMap | None = None
     smallest: float = 0.0
     guide: AttributionMap | None = None
+    slope: bool = False
 
     def __call__(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
         if not isinstance(model, nn.Module):
@@ -70,7 +72,7 @@ def _gradient(model: Model, x: Tensor, y: Tensor) -> Tensor:
 
 def simple_gradient() -> AttributionMap:
     """S = |∂ logit_y / ∂x| (the paper's appendix calls it SG)."""
-    return AttributionMap("sg", _gradient)
+    return AttributionMap("sg", _gradient, slope=True)
 
 
 def gradient_input() -> AttributionMap:
@@ -134,16 +136,22 @@ def smooth_grad(samples: int = 20, sigma: float = 0.15, *, seed: int = 0) -> Att
         shifted = (x + sigma * noise).flatten(0, 1)
         return _gradient(model, shifted, y.repeat(samples)).view(samples, *x.shape).mean(dim=0)
 
-    return AttributionMap("smoothgrad", averaged, nodes=samples)
+    return AttributionMap("smoothgrad", averaged, nodes=samples, slope=True)
 
 
 def from_callable(
-    attribute: Attribution, *, name: str = "custom", nodes: int = 1, guide: AttributionMap | None = None
+    attribute: Attribution,
+    *,
+    name: str = "custom",
+    nodes: int = 1,
+    guide: AttributionMap | None = None,
+    slope: bool = False,
 ) -> AttributionMap:
     """Any `(model, x, y) -> attribution`, a Captum method for instance: (B, C, H, W), (B, H, W) or the shape of x.
 
     For embeddings (B, tokens, width), one value per token, (B, tokens), is accepted too. A method that is not
     differentiable in x can be scored but not attacked directly: `guide` is the map that the attack differentiates.
+    `slope` tells that the attribution is a slope, as a gradient is: its effect is that times x.
     """
 
     def with_grad(model: Model, x: Tensor, y: Tensor) -> Tensor:
@@ -153,7 +161,7 @@ def from_callable(
         _check_attribution(name, found, x)
         return found
 
-    return AttributionMap(name, with_grad, nodes=nodes, guide=guide)
+    return AttributionMap(name, with_grad, nodes=nodes, guide=guide, slope=slope)
 
 
 def _check_attribution(name: str, found: object, x: Tensor) -> None:

@@ -67,7 +67,8 @@ def captum_map(method: str, *, guide: AttributionMap | None = None) -> Attributi
                 ) from cause
         return found.detach()
 
-    return from_callable(attribute, name=f"captum-{method}", guide=guide or GUIDES.get(method, gradient_input)())
+    near = GUIDES.get(method, gradient_input)()
+    return from_callable(attribute, name=f"captum-{method}", guide=guide or near, slope=near.slope)
 
 
 def for_captum(attributions: Tensor) -> NDArray[Any]:

@@ -247,6 +247,10 @@ def _show(summary: Mapping[str, Any]) -> None:
     console.print(
         f"  tie ceiling of {COLUMN['kendall'].title}: {shown('ceiling', 'kendall')}", highlight=False, markup=False
     )
+    gains = (shown(f"insertion_over_{name}", "insertion_over_random") for name in ("random", "edges", "constant"))
+    console.print(
+        f"  insertion over a random, edge and constant order: {' / '.join(gains)}", highlight=False, markup=False
+    )
     counted = "no score" if summary["settings"]["sweep"] else "counted as 1"
     console.print(f"  label never kept: {summary['never_kept']:.1%} ({counted})", highlight=False)
     for alarm in summary["alarms"]:

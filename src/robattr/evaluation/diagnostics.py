@@ -20,6 +20,7 @@ from robattr.attacks.pgd import PGDAttack
 from robattr.engine.batch_size import rows_that_fit
 from robattr.formula.network import bind, gradient, second_order
 from robattr.formula.scalars import cross_entropy, logit, margin
+from robattr.metrics.faithfulness import completeness_gap as gap
 
 CURVE = 20  # points of the curve over iterations
 RADII = (0.5, 1.0, 2.0, 4.0, 8.0)  # of the curve over ε, in units of the protocol's ε
@@ -39,7 +40,7 @@ def completeness_gap(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor
         parts = zip(x.split(size), y.split(size), strict=True)
         summed = torch.cat([map.of(net, a, b).flatten(1).sum(dim=1) for a, b in parts])
         change = logit(net, x, y) - logit(net, torch.zeros_like(x), y)
-        return (summed - change).abs() / change.abs()
+        return gap(summed, change)
 
 
 def vanishing(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

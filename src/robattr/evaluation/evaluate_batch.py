@@ -15,6 +15,7 @@ from robattr.attacks.ifia import IFIA, AttackResult, Measure
 from robattr.attacks.maps import AttributionMap, orderable, saliency
 from robattr.attacks.pgd import PGDAttack
 from robattr.evaluation.diagnostics import completeness_gap, curve_points, vanishing
+from robattr.evaluation.faithfulness import faithfulness
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.resume_checks import label_probability, mass_centres
 from robattr.formula.network import second_order
@@ -179,15 +180,18 @@ def attribution_scores(
         scores["mass_center"] = (-scores["mass_center"]).clamp_min(0)  # 0, not the score 1 of a failed attack
     perturbed = torch.stack([found.map for found in each])[chosen, torch.arange(len(x), device=x.device)]
     scores.update(_foreground(x, clean, perturbed, protocol.eval_k))
+    faithful = faithfulness(map, model, x, y, clean=clean, attacked=perturbed, ids=ids, seed=protocol.seed)
+    scores.update({name: faithful.pop(name) for name in ("insertion_attacked", "attacked_over_constant")})
     if protocol.strict:  # a failed attack has no score; under `paper` it has score 1
         scores = {name: values.masked_fill(~kept, nan) for name, values in scores.items()}
     control = noise_control(protocol, model, map)(x, y, ids=ids)
     scores |= {f"noise_{name}": values.masked_fill(~control.kept, nan) for name, values in control.worst.items()}
-    scores["ceiling"] = tie_ceiling(clean)
+    scores |= {"ceiling": tie_ceiling(clean), **faithful}
     beside = _diagnostics(model, x, y, map, each)
     return [
         {
             **{name: _number(values[b]) for name, values in scores.items()},
+            "completeness_gap": _clipped(beside[b]["completeness_gap"]),
             "kept": bool(kept[b]),
             "attack": int(chosen[b]),
             "repeat": int(each[chosen[b]].restart[b]),
@@ -232,6 +236,11 @@ def _foreground(x: Tensor, clean: Tensor, perturbed: Tensor, k: int) -> dict[str
         "foreground_kendall": kendall(clean, perturbed, mask=full).masked_fill(~some, nan),
         "foreground_topk": topk_intersection(clean, perturbed, half, mask=full).masked_fill(~some, nan),
     }
+
+
+def _clipped(gap: float | None) -> float | None:
+    """A completeness gap, at most 1: one example with z_y(x) near z_y(0) must not decide the mean."""
+    return None if gap is None else min(gap, 1.0)
 
 
 def _number(value: Tensor) -> float | None:

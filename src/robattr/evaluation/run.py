@@ -32,11 +32,12 @@ from robattr.evaluation import gallery
 from robattr.evaluation.checks import check, check_kinds, check_source
 from robattr.evaluation.diagnostics import accuracies, alarms, score_against_eps
 from robattr.evaluation.evaluate_batch import Record, attribution_attacks, evaluate_batch, prediction_attacks
+from robattr.evaluation.faithfulness import COMPARED, input_dependence
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import append, begin, discard, merge, read
 from robattr.evaluation.resume_checks import check_same_map, check_same_predictions
 from robattr.evaluation.summary import check as check_summary
-from robattr.evaluation.summary import sealed, summarise
+from robattr.evaluation.summary import estimate, sealed, summarise
 
 Progress = Callable[[int, int], None]
 PROBED = 16  # correctly classified examples for the slower diagnostics
@@ -231,8 +232,10 @@ class _Job:
         x, y, ids = self.examples_of([r for r in records if r["correct"]][:PROBED])
         pgd = prediction_attacks(self.protocol, self.model)[0]
         made["diagnostics"]["accuracy_under"] = accuracies(pgd, x, y, ids=ids)
-        if scored := [r for r in records if r["kept"] is not None][:PROBED]:
-            x, y, ids = self.examples_of(scored)
+        if scored := [r for r in records if r["kept"] is not None]:
+            x, y, _ = self.examples_of(scored[:COMPARED])
+            made["same_class_cosine"] = estimate(input_dependence(self.map, self.model, x, y).tolist())
+            x, y, ids = self.examples_of(scored[:PROBED])
             attack = self.attacks(batch=PROBED if self.compiled else None)[0]
             made["curves"]["score_vs_eps"] = score_against_eps(attack, x, y, ids=ids)
         made["alarms"] = alarms(made)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from robattr.errors import CheckpointError
+from robattr.evaluation import faithfulness
 from robattr.evaluation.diagnostics import curve_points
 from robattr.evaluation.evaluate_batch import SCORES
 from robattr.evaluation.protocol import Protocol
@@ -30,8 +31,13 @@ def columns(records: Rows) -> dict[str, dict[str, float | None]]:
     """
     shares = {name: intervals.proportion(r[key] for r in records) for name, key in ACCURACIES.items()}
     scored = [r for r in records if r["kept"] is not None]
-    means = {name: intervals.mean(r.get(name) for r in scored) for name in (*SCORES, *FURTHER)}
+    means = {name: intervals.mean(r.get(name) for r in scored) for name in (*SCORES, *FURTHER, *faithfulness.SCORES)}
     return {name: _plain(e) for name, e in {**shares, **means}.items()}
+
+
+def estimate(values: Iterable[float | None]) -> dict[str, float | None]:
+    """A mean with its 95% interval, as a column of the summary."""
+    return _plain(intervals.mean(values))
 
 
 def summarise(records: Rows, protocol: Protocol) -> dict[str, Any]:
@@ -130,7 +136,7 @@ def _same(a: float | None, b: float | None, error: float) -> bool:
 def compare(first: Rows, second: Rows) -> dict[str, intervals.Comparison]:
     """Second minus first, paired by example, for every column of both: difference, interval and p-value."""
     found = {}
-    for name in ("nat_acc", "adv_acc", *SCORES):
+    for name in ("nat_acc", "adv_acc", *SCORES, *faithfulness.SCORES):
         key = ACCURACIES.get(name, name)
         sides = [{r["id"]: r[key] for r in rows if r.get(key) is not None} for rows in (first, second)]
         if sides[0].keys() & sides[1].keys():

@@ -53,5 +53,19 @@ FURTHER = (
     Column("ceiling", "Tie ceiling"),
     Column("noise_topk", "Noise TopK", share=True),
     Column("noise_kendall", "Noise Rank"),
+    Column("insertion", "Insertion"),
+    Column("insertion_attacked", "Insertion, attacked map"),
+    Column("deletion", "Deletion", higher_is_better=False),
 )
-COLUMN = {column.key: column for column in (*COLUMNS, *FURTHER)}
+FAITHFULNESS = (  # does the map explain the prediction? Gains are positive where it does (`metrics.faithfulness`)
+    Column("insertion_over_random", "Ins. over random", mark_best=True),
+    Column("insertion_over_edges", "Ins. over edges", mark_best=True),
+    Column("insertion_over_constant", "Ins. over constant", mark_best=True),
+    Column("attacked_over_constant", "Attacked over constant", mark_best=True),
+    Column("deletion_below_random", "Del. below random"),
+    Column("deletion_below_constant", "Del. below constant"),
+    Column("infidelity", "Infidelity", higher_is_better=False),
+    Column("completeness_gap", "Completeness gap", higher_is_better=False),
+    Column("same_class_cosine", "Same-class cosine", higher_is_better=False),
+)
+COLUMN = {column.key: column for column in (*COLUMNS, *FURTHER, *FAITHFULNESS)}

@@ -22,6 +22,7 @@ from robattr.evaluation.gallery import Array, Gallery, read_gallery
 from robattr.reporting import tables
 from robattr.reporting.curves import COLOURS, Panel, score_panels, scores, styles, training_panels
 from robattr.reporting.display import brightness, ceiling
+from robattr.reporting.faithfulness import faithfulness_table
 from robattr.reporting.record import slug
 from robattr.reporting.run_results import EvaluationResults, Group, RunResults, group_evaluations
 
@@ -45,13 +46,16 @@ NO_DATES = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Softw
 def write_figures(
     runs: Sequence[RunResults], folder: str | Path, *, formats: Sequence[str] = FORMATS, rows: int = 4
 ) -> list[Path]:
-    """Write every figure the runs have data for, and the table as Markdown, LaTeX and CSV; return the paths."""
+    """Write every figure the runs have data for, and the tables as Markdown, LaTeX and CSV; return the paths."""
     matplotlib = need("matplotlib", extra="report")
     target, groups = Path(folder), group_evaluations(runs)
     target.mkdir(parents=True, exist_ok=True)
-    written = [target / f"table.{suffix}" for suffix in _TABLES]
-    for path, make in zip(written, _TABLES.values(), strict=True):
-        write_atomically(path, make(tables.table(groups)).encode())
+    written = []
+    made = {"table": tables.table(groups), "faithfulness": faithfulness_table(groups)}
+    for name, table in ((name, table) for name, table in made.items() if table):
+        for suffix, make in _TABLES.items():
+            written.append(target / f"{name}.{suffix}")
+            write_atomically(written[-1], make(table).encode())
     with matplotlib.rc_context(STYLE):
         for name, figure in _figures(runs, groups, rows):
             for suffix in formats:

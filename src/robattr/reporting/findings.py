@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from robattr.reporting.faithfulness import unexplained
 from robattr.reporting.run_results import EvaluationResults, Group, RunResults
 
 Member = tuple[RunResults, EvaluationResults]
@@ -92,6 +93,7 @@ def _cautions(scored: list[Member], reference: Member, best: Member) -> list[str
             said.append(
                 f"Whether {best[0].name} keeps more than {' and '.join(close)} is not settled: their intervals overlap."
             )
+    said += [f"The maps of {run.name}: {reason}." for run, e in scored for reason in unexplained(e)]
     for run, e in scored:
         share = e.summary.get("never_kept")
         if share is not None and float(share) >= 0.02:

@@ -28,6 +28,7 @@ from robattr.reporting.audit_sections import Section
 from robattr.reporting.curves import Panel, score_panels, scores, training_panels
 from robattr.reporting.explorer import explorer
 from robattr.reporting.export import portable
+from robattr.reporting.faithfulness import faithfulness_table
 from robattr.reporting.figures import STYLE, boxes, inline_svg, lines
 from robattr.reporting.findings import alarms, finding
 from robattr.reporting.published import SOURCE
@@ -75,6 +76,7 @@ def page(
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             data=_safe(embedded({"colours": _ramp(), "groups": explorer(groups)})),
             groups=[(group, finding(group), table([group])) for group in groups],
+            explained=lambda group: faithfulness_table([group]),
             alarms=alarms,
             attack=_attack,
             box_plots=_box_plots,

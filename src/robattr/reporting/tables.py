@@ -10,7 +10,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Any, ClassVar
+from typing import Any
 
 from robattr._extras import need
 from robattr.metrics.columns import COLUMN, COLUMNS, Column
@@ -70,7 +70,7 @@ class Table:
 
     caption: str
     rows: tuple[Row, ...]
-    columns: ClassVar[tuple[Column, ...]] = COLUMNS
+    columns: tuple[Column, ...] = COLUMNS
 
     def place(self, row: Row) -> str:
         """The dataset of a row, with map and protocol where the rows differ in them."""
@@ -84,7 +84,7 @@ class Table:
 def table(groups: Iterable[Group]) -> Table:
     """One row per evaluation; the best of a group is marked where all have as many examples."""
     groups = tuple(groups)
-    rows = tuple(row for group in groups for row in _rows(group))
+    rows = tuple(row for group in groups for row in rows_of(group))
     kinds = "; ".join(dict.fromkeys(row.kind for row in rows))
     k = ", ".join(map(str, sorted({group.k for group in groups})))
     caption = f"Robustness of attributions ({kinds}, k = {k}). Intervals are 95%."
@@ -105,9 +105,10 @@ def cell_of(column: Column, found: Mapping[str, Any]) -> Cell:
     return Cell(column, value, low, high)
 
 
-def _rows(group: Group) -> list[Row]:
+def rows_of(group: Group, columns: Sequence[Column] = COLUMNS) -> list[Row]:
+    """The rows of a group, with these columns; a dash where an evaluation has not measured one."""
     same_count = len(group.counts) == 1
-    made = [[make_cell(e, column) for column in COLUMNS] for _, e in group.members]
+    made = [[make_cell(e, column) for column in columns] for _, e in group.members]
     best = [max((c.value for c in cells if c.value is not None), default=None) for cells in zip(*made, strict=True)]
     marked = same_count and len(made) > 1
     rows = []

@@ -11,6 +11,7 @@ from robattr._text import printable
 from robattr.metrics import intervals
 from robattr.metrics.columns import COLUMN
 from robattr.metrics.intervals import Estimate
+from robattr.reporting import faithfulness
 from robattr.reporting.run_results import EvaluationResults, RunResults
 from robattr.reporting.tables import cell_of
 
@@ -21,11 +22,12 @@ MANY = 0.1  # a share of examples scored 1, because no attack step kept the answ
 WIDE = 0.15  # an interval wider than this is inconclusive
 LOW_ACCURACY = 0.6  # below this, check the labels and the preprocessing first
 
-Level = Literal["holds", "partly", "fragile", "unclear"]
+Level = Literal["holds", "partly", "fragile", "vacuous", "unclear"]
 WORDS: dict[Level, str] = {
     "holds": "hold",
     "partly": "hold in part",
     "fragile": "cannot be relied on",
+    "vacuous": "are not shown to explain the predictions",
     "unclear": "are not judged",
 }
 
@@ -45,13 +47,12 @@ def verdict(run: RunResults) -> Verdict:
     """Judge the audited model by its strictest evaluation.
 
     Where there are doubts about the measurement, a failed attack proves nothing: the level is then `unclear`, unless
-    the maps are fragile.
+    the maps are fragile. Maps that hold must also explain something: else they are `vacuous`, doubts or not.
     """
     main = strictest(run)
     settings, topk = main.summary["settings"], main.column("topk")
-    level = judge(topk)
     doubts = (*_unfinished(run), *doubts_of(main))
-    doubted = _doubted(level, doubts)
+    level = level_of(main, doubts)
     k = int(settings["eval_k"])
     places = "most important place" if k == 1 else f"{k} most important places"
     what = f"{main.summary['map']} maps, {main.summary['protocol']} protocol"
@@ -59,19 +60,19 @@ def verdict(run: RunResults) -> Verdict:
         f"A change of at most ε = {float(settings['eps']):.4g} in any value, chosen to mislead, leaves the answer as "
         f"it was and keeps {_percent(topk)} of the {places} of the map (brackets: 95% interval)."
     )
-    if level == "unclear":
+    if judge(topk) == "unclear":
         headline = (
             f"Nothing can be said about the explanations ({what}): {int(topk.get('n') or 0)} of the audited examples "
             f"were classified correctly and scored, and {FEW} are needed."
         )
-    elif doubted:
+    elif level == "unclear":
         headline = (
             f"Nothing can be said about the explanations ({what}) until the doubts about the measurement are settled. "
             + kept
         )
     else:
-        headline = f"The explanations {WORDS[level]} ({what}). {kept}"
-    level = "unclear" if doubted else level
+        reasons = f": {'; '.join(faithfulness.unexplained(main))}." if level == "vacuous" else "."
+        headline = f"The explanations {WORDS[level]} ({what}){reasons} {kept}"
     return Verdict(level, headline, tuple(_findings(run, main)), tuple(_next_steps(run, main, level)), doubts)
 
 
@@ -84,6 +85,14 @@ def judge(topk: Mapping[str, Any]) -> Level:
     if value is None or (topk.get("n") or 0) < FEW:
         return "unclear"
     return "holds" if topk["low"] >= HOLDS else "fragile" if value < FRAGILE else "partly"
+
+
+def level_of(e: EvaluationResults, doubts: tuple[str, ...]) -> Level:
+    """The level of an evaluation with these doubts; fragile maps stay fragile, and vacuous ones vacuous."""
+    level = judge(e.column("topk"))
+    if level == "holds" and faithfulness.unexplained(e):
+        return "vacuous"
+    return "unclear" if level in ("holds", "partly") and doubts else level
 
 
 def doubts_of(e: EvaluationResults) -> tuple[str, ...]:
@@ -99,11 +108,6 @@ def _unfinished(run: RunResults) -> tuple[str, ...]:
     return (f"the audit is unfinished: still missing are {'; '.join(missing)}",) if missing else ()
 
 
-def _doubted(level: Level, doubts: tuple[str, ...]) -> bool:
-    """Whether doubts forbid the judgement; a fragile model stays fragile."""
-    return level in ("holds", "partly") and bool(doubts)
-
-
 def _reservations(e: EvaluationResults) -> Iterable[tuple[str, str]]:
     """Doubts that follow from the columns, each with its remedy."""
     topk, noise = e.column("topk").get("value"), e.column("noise_topk").get("value")
@@ -117,6 +121,11 @@ def _reservations(e: EvaluationResults) -> Iterable[tuple[str, str]]:
         yield (
             f"{share:.0%} of the attacked examples count as unmoved because every attack step changed the answer",
             "Audit by the strict protocol, where those without a kept answer have no score, or at a smaller ε.",
+        )
+    if judge(e.column("topk")) == "holds" and not faithfulness.measured(e):
+        yield (
+            "whether the maps explain the predictions was not measured",
+            "Audit again: this evaluation was made before robattr measured what maps explain.",
         )
 
 
@@ -154,6 +163,8 @@ def _findings(run: RunResults, main: EvaluationResults) -> Iterable[str]:
         else:
             kind = "the attack does little more"
         yield f"Random noise of the same size keeps {noise:.0%}: {kind}."
+    if faithfulness.measured(main):
+        yield faithfulness.finding(main)
     yield (
         f"The predictions: {_percent(main.column('nat_acc'))} of {main.summary['examples']} examples are "
         f"classified correctly, {_percent(main.column('adv_acc'))} still are under an attack of the same ε."
@@ -164,8 +175,7 @@ def _findings(run: RunResults, main: EvaluationResults) -> Iterable[str]:
     for e in others:
         found = f"{e.summary['protocol']} protocol, {e.summary['map']} maps: {_percent(e.column('topk'))} kept"
         alike = e.summary["protocol"] == main.summary["protocol"]
-        level = judge(e.column("topk"))
-        level = "unclear" if _doubted(level, doubts_of(e)) else level
+        level = level_of(e, doubts_of(e))
         yield f"Also measured: {found}: they {WORDS[level]}." if alike else f"Also measured: {found}."
     if any(str(e.summary["map"]).startswith("captum-") for e in (main, *others)):
         yield (
@@ -196,6 +206,11 @@ def _next_steps(run: RunResults, main: EvaluationResults, level: Level) -> Itera
             "usually costs less clean accuracy); it ends with an audit before and after."
         )
         yield "Until then, do not rely on a single map: whoever can change the input a little can choose what it shows."
+    if level == "vacuous":
+        yield (
+            "Do not rely on these maps, however stable: audit another kind of map (--maps), or more examples if a gain "
+            "is above 0 but its interval is not."
+        )
     if better := _better_map(run, main):
         yield better
     if (topk.get("n") or 0) < FEW:
@@ -215,7 +230,7 @@ def _better_map(run: RunResults, main: EvaluationResults) -> str:
     same = [e for e in run.evaluations if e.summary["protocol"] == main.summary["protocol"] and e is not main]
     if min((e.column("topk").get("n") or 0) for e in (main, *same)) < FEW:
         return ""
-    sound = [e for e in same if not doubts_of(e)]
+    sound = [e for e in same if not doubts_of(e) and not faithfulness.unexplained(e)]
     better = [e for e in sound if (e.column("topk").get("low") or 0) > (main.column("topk").get("high") or 1)]
     if not better:
         return ""

@@ -1,0 +1,65 @@
+"""Whether the maps of an evaluation explain the predictions: the table, and what is missing to say so.
+
+A map that does not explain anything can be perfectly robust, so robustness is only worth something together with this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from robattr.metrics.columns import COLUMN, FAITHFULNESS
+from robattr.reporting.run_results import EvaluationResults, Group
+from robattr.reporting.tables import Table, cell_of, rows_of
+
+CONSTANT = 0.95  # a mean cosine between the maps of different images above this: the map hardly depends on the image
+CONTROLS = {"insertion_over_random": "a random order of the pixels", "insertion_over_edges": "the edges of the image"}
+
+
+def faithfulness_table(groups: Iterable[Group]) -> Table | None:
+    """One row per evaluation, a dash where it was not measured; None where no evaluation has it."""
+    groups = tuple(groups)
+    if not any(measured(e) for group in groups for _, e in group.members):
+        return None
+    rows = tuple(row for group in groups for row in rows_of(group, FAITHFULNESS))
+    kinds = "; ".join(dict.fromkeys(row.kind for row in rows))
+    return Table(f"Faithfulness of attributions ({kinds}). Intervals are 95%.", rows, FAITHFULNESS)
+
+
+def measured(e: EvaluationResults) -> bool:
+    """Whether the evaluation has faithfulness scores; older ones have none."""
+    return e.column("insertion_over_random").get("value") is not None
+
+
+def unexplained(e: EvaluationResults) -> tuple[str, ...]:
+    """Why the maps are not shown to explain the predictions; () where they are, or where it was not measured.
+
+    They must insert the pixels that matter sooner than a random order and than the edges of the image do, with the
+    whole interval of the gain above 0, and differ between images. Neither a map that ignores the model nor one that
+    ignores the image does.
+    """
+    said = []
+    for name, words in CONTROLS.items():
+        gain = e.column(name)
+        if gain.get("value") is not None and not (gain.get("low") or 0) > 0:
+            shown = cell_of(COLUMN[name], gain)
+            said.append(f"they are not shown to order the pixels better than {words} does (insertion gain {shown})")
+    cosine = e.column("same_class_cosine").get("value")
+    if cosine is not None and cosine >= CONSTANT:
+        said.append(f"they hardly depend on the image (mean cosine {cosine:.2f} between different images of a class)")
+    return tuple(said)
+
+
+def finding(e: EvaluationResults) -> str:
+    """The gains of the clean and the attacked map over the controls, in one sentence or two."""
+    orders = {
+        "insertion_over_random": "a random order",
+        "insertion_over_edges": "the order of the edges",
+        "insertion_over_constant": "a constant order from the centre",
+    }
+    gains = {words: e.column(key).get("value") for key, words in orders.items()}
+    said = ", ".join(f"{gain:+.3f} against {words}" for words, gain in gains.items() if gain is not None)
+    attacked = e.column("attacked_over_constant").get("value")
+    after = "" if attacked is None else f"; in the order of the attacked map, {attacked:+.3f} against the constant one"
+    ahead = e.column("insertion_over_constant").get("high")
+    behind = " The constant order finds the pixels that matter sooner than these maps." if (ahead or 0) < 0 else ""
+    return f"Inserting the pixels in the order of the map gains {said}{after}.{behind}"
