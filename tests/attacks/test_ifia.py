@@ -26,7 +26,9 @@ from robattr.attacks import (
 from robattr.engine import Compiled
 from robattr.engine.compiled import traced
 from robattr.errors import InvalidInput
+from robattr.formula.change import displacement
 from robattr.formula.network import second_order
+from robattr.formula.sizes import l2, power
 from robattr.metrics import mass_center_displacement, top_k_mask
 from robattr.models import resnet
 
@@ -384,3 +386,116 @@ def test_bad_settings_are_refused(case, change, says: str) -> None:
     net, x, y = case
     with pytest.raises(InvalidInput, match=says):
         replace(IFIA(net, EPS, ALPHA, 2, k=K, map=simple_gradient()), **change)(x, y)
+
+
+def test_a_known_clean_map_changes_nothing(case) -> None:
+    net, x, y = case
+    attack = IFIA(net, EPS, ALPHA, 3, k=K, restarts=2, map=integrated_gradients(N))
+    clean = attack.map(net, x, y).detach()
+    for one, two in zip(attack(x, y).worst.values(), attack(x, y, clean=clean).worst.values(), strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-12)
+
+
+def test_a_later_twin_starts_at_the_best_point_so_far(case) -> None:
+    net, x, y = case
+    attack = IFIA(net, EPS, ALPHA, 4, k=K, map=integrated_gradients(N), beta=(5.0, 50.0), adaptive=True, start="ball")
+    rows = [(b, 0) for b in range(len(x))]
+    clean, label = attack.map_and_label(x, y)
+    walk = list(attack.iterates(x, y, clean, label, start=attack.starts(x, rows), rows=rows))
+    assert [step.t for step in walk] == list(range(1, 9))
+    for b in range(len(x)):
+        kept = [step for step in walk[:4] if step.kept[b]]
+        best = min(kept, key=lambda step: float(step.scores["kendall"][b])) if kept else None
+        if best is not None:  # the first warm step is at most ε/4 long
+            assert (walk[4].x[b] - best.x[b]).abs().max() <= EPS / 4 + 1e-12
+    alone = replace(attack, beta=5.0)(x, y)
+    assert (attack(x, y).score <= alone.score).all()
+
+
+def test_scoring_fewer_iterates_scores_a_subset(case) -> None:
+    net, x, y = case
+    attack = IFIA(net, EPS, ALPHA, 7, k=K, map=simple_gradient())
+    every, third = attack(x, y), replace(attack, every=3)(x, y)
+    assert third.history["kendall"].shape == (len(x), 3)  # iterates 3, 6 and the last
+    assert (third.score >= every.score).all()
+    assert set(third.iterate.tolist()) <= {0, 3, 6, 7}
+
+
+def test_a_search_needs_no_gradient(case) -> None:
+    """Neither the map nor the logits can be differentiated in x."""
+    net, x, y = case
+
+    class Hidden(nn.Module):
+        def forward(self, z: Tensor) -> Tensor:
+            return net(z.detach())
+
+    def shown(_, z: Tensor, labels: Tensor) -> Tensor:
+        return simple_gradient().of(net, z.detach(), labels).detach()
+
+    map = from_callable(shown)
+    attack = IFIA(Hidden(), EPS, ALPHA, 30, kind="score", k=K, map=map)
+    found = attack(x, y)
+    assert found.score.mean() < 0.95
+    alone = torch.cat([attack(x[[b]], y[[b]], ids=[b]).score for b in range(len(x))])
+    torch.testing.assert_close(found.score, alone, rtol=0, atol=1e-12)
+
+
+def test_a_change_of_the_formula_is_a_loss(case) -> None:
+    """‖x' − x‖²: the ascent goes to the corners of the ball."""
+    net, x, y = case
+    far = power(l2, 2) @ displacement
+    attack = IFIA(net, EPS, ALPHA, 12, kind=far, map=simple_gradient(), start="ball")
+    rows = [(b, 0) for b in range(len(x))]
+    walk = list(attack.iterates(x, y, *attack.map_and_label(x, y), start=attack.starts(x, rows), rows=rows))
+    inside = (x > EPS) & (x < 1 - EPS)
+    torch.testing.assert_close((walk[-1].x - x).abs()[inside], torch.full_like(x[inside], EPS), rtol=0, atol=1e-9)
+
+
+class Counting(torch.autograd.Function):
+    """The identity, which counts the examples that pass forward, backward, and backward through backward."""
+
+    seen = 0
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        Counting.seen += len(x)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g: Tensor) -> Tensor:
+        return Counting.apply(g)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"restarts": 2, "keep": 0.1},
+        {"beta": (2.0, inf), "keep": 0.1, "every": 3, "adaptive": True},
+        {"kind": "random"},
+        {"kind": "score"},
+    ],
+    ids=str,
+)
+def test_the_cost_is_the_number_of_passes(change) -> None:
+    class Counted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(9, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(torch.tanh(Counting.apply(x).flatten(1)))
+
+    torch.manual_seed(0)
+    net, x = Counted().double(), torch.rand(2, 1, 3, 3, dtype=torch.float64)
+    y = net(x).argmax(dim=1)
+    attack = replace(IFIA(net, EPS, ALPHA, 4, k=3, map=simple_gradient()), **change)
+    rows = [(b, r) for r in range(attack.restarts) for b in range(2)]
+    xs, ys = x.repeat(attack.restarts, 1, 1, 1), y.repeat(attack.restarts)
+    clean, label = attack.map_and_label(xs, ys)
+    start = attack.starts(xs, rows)
+    Counting.seen = 0
+    with second_order(net):
+        for _ in attack.iterates(xs, ys, clean, label, start=start, rows=rows):
+            pass
+    assert Counting.seen == 2 * attack.cost

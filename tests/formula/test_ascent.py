@@ -10,7 +10,7 @@ from nets import mlp
 from robattr import Robust, cosine, cross_entropy, keep_label, objectives
 from robattr.errors import InvalidInput
 from robattr.formula import LinfBall
-from robattr.formula.ascent import APGD, PGD, Ascent, Best, RandomSigns, grad_and_value, maximise
+from robattr.formula.ascent import APGD, PGD, Ascent, Best, RandomSearch, RandomSigns, grad_and_value, maximise
 
 BALL, BY = LinfBall(0.3, bounds=None), PGD(steps=3, step_size=0.1)
 
@@ -45,6 +45,27 @@ def test_random_signs_are_corners_of_the_ball_and_never_use_the_gradient() -> No
     for z in draws:  # independent draws: an ascent would have left a third of the pixels inside
         torch.testing.assert_close((z - x).abs(), torch.full_like(x, 0.1), rtol=0, atol=1e-12)
     assert not torch.equal(draws[0], draws[1])
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (64,)], ids=str)
+def test_a_random_search_climbs_without_a_gradient(shape: tuple[int, ...]) -> None:
+    """J = ⟨c, z⟩ with signs of c in blocks: the search must find most of them."""
+    torch.manual_seed(1)
+    c = torch.ones(8, 8, dtype=torch.float64)
+    c[:4, :4] = c[4:, 4:] = -1
+    x = torch.full((3, *shape), 0.5, dtype=torch.float64)
+    asked = []
+
+    def value(z: Tensor) -> tuple[Tensor, Tensor]:
+        asked.append(z)
+        return torch.full_like(z, torch.nan), (z * c.view(shape)).flatten(1).sum(1)
+
+    trials = list(RandomSearch(120, 0.1).iterates(value, x, LinfBall(0.1), start=x, rand=torch.rand_like))
+    assert len(trials) == 120
+    assert len(asked) == 121  # the start, and every trial once
+    assert all(((z - x).abs() <= 0.1 + 1e-12).all() for z in trials)
+    gain = torch.stack([value(z)[1] - value(x)[1] for z in trials]).amax(0)
+    assert (gain > 0.5 * 0.1 * 64).all()
 
 
 @pytest.mark.parametrize("ascent", [BY, APGD(6, 0.3), RandomSigns(5, 0.3), PGD(0, 0.0)], ids=repr)

@@ -5,63 +5,27 @@ Rows: all R restarts of B examples run in one batch; restart r of example b is r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf, nan
-from typing import Any
+from math import ceil, inf, nan
 
 import torch
 from torch import Tensor, nn
 
 from robattr.attacks import passes, per_example_rng
+from robattr.attacks.losses import GRADIENT_FREE, check_kind, loss_reference
 from robattr.attacks.maps import AttributionMap, constant_along_ray, integrated_gradients, orderable
 from robattr.attacks.pgd import check_attack
+from robattr.attacks.result import AttackResult, Iterate, Measure, joined, padded, where
 from robattr.engine.batch_size import rows_that_fit
 from robattr.errors import InvalidInput
-from robattr.formula.ascent import APGD, PGD, Ascent, RandomSigns
+from robattr.formula.ascent import APGD, PGD, Ascent, GradAndValue, RandomSearch, RandomSigns
+from robattr.formula.change import Change
 from robattr.formula.neighbourhoods import LinfBall
 from robattr.formula.network import bind, second_order
 from robattr.metrics import kendall
 from robattr.models.smooth import smooth
-
-Measure = Callable[[Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Iterate:
-    """One step of the attack on all rows: the points, the true net's maps there, whether the predictions are kept."""
-
-    x: Tensor
-    map: Tensor
-    kept: Tensor
-
-
-@dataclass(frozen=True)
-class AttackResult:
-    """The result of an attack, per example (B,).
-
-    kept      some iterate kept the prediction (else the attack failed, however fragile the example)
-    score     the lowest first measure over prediction-keeping iterates; perturbed, map, iterate, restart belong to it
-    worst     for every measure its own lowest value over all prediction-keeping iterates
-    history   (B, steps) of every measure: its lowest value so far
-    flips     share of iterates that changed the prediction
-    vanished  share of restarts whose first gradient was zero, so that the first step did not move
-
-    Where no iterate lowered the score: `perturbed` is x, score 1, iterate 0. Where the clean map is constant or not
-    finite, so that its pixels have no order: all scores are NaN and `kept` is False.
-    """
-
-    perturbed: Tensor
-    map: Tensor
-    kept: Tensor
-    score: Tensor
-    iterate: Tensor
-    restart: Tensor
-    flips: Tensor
-    vanished: Tensor
-    worst: dict[str, Tensor]
-    history: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -71,14 +35,18 @@ class IFIA:
         x_{t+1} = Π(x_t + α·sign ∇_x J(S̃(x_t))),   Π onto the L∞ ball of radius ε and the pixel range
 
     S̃ is the map of the softplus twin (`beta`; with `relative`, of the relative twin; inf is the true net, whose maps
-    are constant almost everywhere) and J the loss of `kind` (see `passes`). Every iterate is scored on the true
-    net. Iterates that change the prediction are not eligible, but the ascent continues from them; among the others the
-    strictly lowest Kendall correlation with the clean map wins.
+    are constant almost everywhere) and J the loss of `kind`: a name of `losses`, or a change d(x, z) of the formula,
+    such as a defence's own regulariser. Iterates are scored on the true net. Those that change the prediction are not
+    eligible, but the ascent continues from them; among the others the strictly lowest first measure wins.
 
+    beta              several: an ascent of `steps` iterations on each twin in turn, the second and later ones from the
+                      best point so far by the first measure
     restarts, start   "step": restart 0 starts at x, the others one random sign step away, on the same lattice x + αℤ;
                       "ball": every restart starts at a uniform random point of the ball
-    adaptive          APGD (momentum and step halving) instead of PGD
+    adaptive          APGD (momentum and step halving, from 2ε, or ε/4 at the best point so far) instead of PGD;
+                      kind "score" is a random search without gradients, "random" draws random signs
     keep              weight of the term −keep·relu(margin), which turns the ascent back where the prediction flips
+    every             score every so many iterates, and the last one of each ascent
     source            the net that gives the gradients instead of `model` (a transfer attack)
     measures          scores of (clean, perturbed) maps, 1 = equal; the first one selects the iterate
     batch             compile the passes for batches of that many examples, and pad shorter ones; None runs eagerly
@@ -91,24 +59,29 @@ class IFIA:
     eps: float
     alpha: float
     steps: int
-    kind: str = "topk"
+    kind: str | Change = "topk"
     k: int = 100
     restarts: int = 1
     map: AttributionMap = field(default_factory=integrated_gradients)
-    beta: float = 1.0
+    beta: float | tuple[float, ...] = 1.0
     relative: bool = False
     bounds: tuple[float, float] = (0.0, 1.0)
     start: str = "step"
     adaptive: bool = False
     keep: float = 0.0
+    every: int = 1
     target: Tensor | None = None
     source: nn.Module | None = None
     measures: dict[str, Measure] = field(default_factory=lambda: {"kendall": kendall})
     seed: int = 0
     batch: int | None = None
 
-    def __call__(self, x: Tensor, y: Tensor, *, ids: Sequence[int] | None = None) -> AttackResult:
+    def __call__(
+        self, x: Tensor, y: Tensor, *, ids: Sequence[int] | None = None, clean: Tensor | None = None
+    ) -> AttackResult:
+        """Attack the examples; `clean` are the maps at x where they are known already."""
         check_attack(self, x, y, ids)
+        check_kind(self.kind)
         x, y = x.detach(), y.long()  # steps are counted in tensors like y
         names = torch.arange(len(x)) if ids is None else torch.as_tensor(ids)
         short = self.can_shorten(x).cpu()
@@ -118,10 +91,27 @@ class IFIA:
                 fits = rows_that_fit(self.model, x, passes=max(attack.map.nodes, attack._guide.nodes))
                 size = max(1, min(fits // self.restarts, self.batch or fits))
                 for part in group.split(size) if len(group) else ():
-                    whole = part if self.batch is None else _padded(part, size)
-                    parts.append(attack._attack(x[whole], y[whole], names[whole].tolist()))
+                    whole = part if self.batch is None else padded(part, size)
+                    known = None if clean is None else clean[whole]
+                    parts.append(attack._attack(x[whole], y[whole], names[whole].tolist(), known))
                     order.append(part)
-        return _joined(parts, order)
+        return joined(parts, order)
+
+    @property
+    def betas(self) -> tuple[float, ...]:
+        return self.beta if isinstance(self.beta, tuple) else (self.beta,)
+
+    @property
+    def cost(self) -> int:
+        """Forward or backward passes of a network at one point that the attack makes for one example.
+
+        A map of n nodes takes n forward and n backward passes, its gradient as many again, the label one.
+        """
+        gradient = 0 if self.kind in GRADIENT_FREE else 4 * self._guide.nodes + 2 * (self.keep > 0)
+        scored = self.steps if self.kind == "score" else ceil(self.steps / self.every)
+        extra = int(self.kind == "score")  # the start
+        once = self.steps * gradient + (scored + extra) * (2 * self.map.nodes + 1)
+        return self.restarts * len(self.betas) * once
 
     def can_shorten(self, x: Tensor) -> Tensor:
         """(B,) bool: whether the cheaper map of `shortened` is provably the same in the whole ball around x."""
@@ -136,19 +126,57 @@ class IFIA:
     def iterates(
         self, x: Tensor, y: Tensor, clean: Tensor, label: Tensor, *, start: Tensor, rows: Sequence[per_example_rng.Row]
     ) -> Iterator[Iterate]:
-        """The points after each step from `start`; `clean` and `label` are the maps and predictions at x."""
-        attack_gradient, map_and_logits = self._passes(x)
-        r = passes.loss_reference(self.kind, clean, partial(self._twin_map, x, y), k=self.k, target=self.target)
+        """The scored points of each ascent, the first from `start`; `clean`, `label`: maps and predictions at x."""
         within, rand = LinfBall(self.eps, self.bounds), per_example_rng.rand_like(rows, self.seed, 1)
-        for z in self._ascent().iterates(lambda z: attack_gradient(z, y, r, label), x, within, start=start, rand=rand):
-            map, logits = map_and_logits(z, y)
-            yield Iterate(z, map, logits.argmax(dim=1) == label)
+        score = partial(self._scored, y=y, clean=clean, label=label)
+        best, lowest = start, torch.full_like(y, inf, dtype=torch.float64)
+        for stage, beta in enumerate(self.betas):
+            last: list[Iterate] = []  # a search scores its trial itself
+            grad = self._grad(x, y, clean, label, beta, last)
+            ascent = self._ascent(warm=stage > 0)
+            for t, z in enumerate(ascent.iterates(grad, x, within, start=best, rand=rand), start=1):
+                if t % self.every and t < self.steps:
+                    continue
+                found = last[0] if last and last[0].x is z else score(z)
+                value = next(iter(found.scores.values()))
+                better = found.kept & (value < lowest)
+                best, lowest = where(better, z, best), torch.where(better, value.double(), lowest)
+                yield replace(found, t=stage * self.steps + t)
+
+    def _grad(
+        self, x: Tensor, y: Tensor, clean: Tensor, label: Tensor, beta: float, last: list[Iterate]
+    ) -> GradAndValue:
+        """z ↦ (∇J, J) on the twin of sharpness β; for a search, J from the scores of `last`."""
+        if self.kind == "random":
+            return lambda z: (torch.zeros_like(z), z.new_zeros(len(z)))
+        if self.kind == "score":
+
+            def value(z: Tensor) -> tuple[Tensor, Tensor]:
+                last[:] = [self._scored(z, y=y, clean=clean, label=label)]
+                climbed = torch.stack([s.double() for s in list(last[0].scores.values())[:2]]).mean(dim=0)
+                return z, torch.where(last[0].kept, -climbed, -inf).nan_to_num(-inf)
+
+            return value
+        r = x
+        if isinstance(self.kind, str):
+            r = loss_reference(self.kind, clean, partial(self._twin_map, x, y, beta), k=self.k, target=self.target)
+        gradient = self._passes(beta)[0]
+        return lambda z: gradient(z, y, r, label)
+
+    def _scored(self, z: Tensor, *, y: Tensor, clean: Tensor, label: Tensor) -> Iterate:
+        map, logits = self._passes(inf)[1](z, y)
+        scores = {name: measure(clean, map) for name, measure in self.measures.items()}
+        return Iterate(0, z, map, logits.argmax(dim=1) == label, scores)
 
     @torch.no_grad()
     def map_and_label(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The true net's maps and predicted classes at x."""
-        clean, logits = self._passes(x)[1](x, y)
+        clean, logits = self._passes(inf)[1](x, y)
         return clean, logits.argmax(dim=1)
+
+    @torch.no_grad()
+    def _label(self, x: Tensor) -> Tensor:
+        return bind(self.model).detach()(x).argmax(dim=1)
 
     def starts(self, x: Tensor, rows: Sequence[per_example_rng.Row]) -> Tensor:
         """The first point of each row (id, restart)."""
@@ -165,52 +193,64 @@ class IFIA:
     def _guide(self) -> AttributionMap:
         return self.map.guide or self.map
 
-    def _ascent(self) -> Ascent:
+    def _ascent(self, *, warm: bool) -> Ascent:
         if self.kind == "random":
             return RandomSigns(self.steps, self.alpha)
-        return APGD(self.steps, 2 * self.eps) if self.adaptive else PGD(self.steps, self.alpha)
+        if self.kind == "score":
+            return RandomSearch(self.steps, self.eps)
+        if self.adaptive:
+            return APGD(self.steps, self.eps / 4 if warm else 2 * self.eps)
+        return PGD(self.steps, self.alpha)
 
-    def _passes(self, x: Tensor) -> tuple[passes.AttackGradient, passes.MapAndLogits]:
+    def _passes(self, beta: float) -> tuple[passes.AttackGradient, passes.MapAndLogits]:
+        """The gradient on the twin of sharpness β, and the scored map with the logits."""
         source = self.source or self.model
         gradient = partial(
             passes.attack_gradient, source, self._guide,
-            kind=self.kind, beta=self.beta, keep=self.keep, relative=self.relative,
+            kind=self.kind, beta=beta, keep=self.keep, relative=self.relative,
         )  # fmt: skip
         score = partial(passes.map_and_logits, self.model, self.map)
         if self.batch is None:
             return gradient(), score()
         size = (self.batch, self.restarts)
-        key = (self._guide, self.kind, self.beta, self.relative, self.keep, *size)
+        key = (self._guide, self.kind, beta, self.relative, self.keep, *size)
         return passes.compiled(source, key, gradient), passes.compiled(self.model, (self.map, *size), score)
 
-    def _twin_map(self, x: Tensor, y: Tensor) -> Tensor:
+    def _twin_map(self, x: Tensor, y: Tensor, beta: float) -> Tensor:
         source = self.source or self.model
-        twin = source if self.beta == inf else smooth(source, self.beta, relative=self.relative)
+        twin = source if beta == inf else smooth(source, beta, relative=self.relative)
         return self._guide(bind(twin).detach(), x, y)
 
-    def _attack(self, x: Tensor, y: Tensor, ids: Sequence[int]) -> AttackResult:
+    def _attack(self, x: Tensor, y: Tensor, ids: Sequence[int], clean: Tensor | None) -> AttackResult:
         R, B = self.restarts, len(x)
         rows = [(i, r) for r in range(R) for i in ids]
         xs, ys = x.repeat(R, *(1,) * (x.dim() - 1)), y.repeat(R)
-        clean, label = self.map_and_label(xs, ys)
+        if clean is None:
+            clean, label = self.map_and_label(xs, ys)
+        else:
+            clean, label = clean.repeat(R, *(1,) * (clean.dim() - 1)), self._label(x).repeat(R)
         start = self.starts(xs, rows)
         first = next(iter(self.measures))
         worst = {name: torch.ones(R * B, dtype=torch.float64, device=x.device) for name in self.measures}
         history: dict[str, list[Tensor]] = {name: [] for name in self.measures}
         point, map, iterate = xs, clean, torch.zeros_like(ys)
-        kept, vanished, flips = torch.zeros_like(ys).bool(), torch.zeros_like(ys).bool(), torch.zeros_like(ys)
-        for t, step in enumerate(self.iterates(xs, ys, clean, label, start=start, rows=rows), start=1):
-            kept, flips = kept | step.kept, flips + ~step.kept
-            if t == 1:
+        kept, vanished, flips, scored = (
+            torch.zeros_like(ys).bool(),
+            torch.zeros_like(ys).bool(),
+            torch.zeros_like(ys),
+            0,
+        )
+        for step in self.iterates(xs, ys, clean, label, start=start, rows=rows):
+            kept, flips, scored = kept | step.kept, flips + ~step.kept, scored + 1
+            if scored == 1:
                 vanished = (step.x == start).flatten(1).all(dim=1)
-            for name, measure in self.measures.items():
-                score = measure(clean, step.map)
+            for name, score in step.scores.items():
                 better = step.kept & (score < worst[name])  # a NaN score is never an improvement
                 worst[name] = torch.where(better, score.double(), worst[name])
                 history[name].append(worst[name].view(R, B).amin(dim=0))
                 if name == first:
-                    point, map = _where(better, step.x, point), _where(better, step.map, map)
-                    iterate = torch.where(better, t, iterate)
+                    point, map = where(better, step.x, point), where(better, step.map, map)
+                    iterate = torch.where(better, step.t, iterate)
         unordered = ~orderable(clean[:B]).repeat(R)
         kept = kept & ~unordered
         worst = {name: values.masked_fill(unordered, nan) for name, values in worst.items()}
@@ -223,29 +263,8 @@ class IFIA:
             score=score,
             iterate=iterate[chosen],
             restart=restart,
-            flips=flips.view(R, B).sum(dim=0) / (R * self.steps),
+            flips=flips.view(R, B).sum(dim=0) / (R * scored),
             vanished=vanished.view(R, B).double().mean(dim=0),
             worst={name: values.view(R, B).amin(dim=0) for name, values in worst.items()},
             history={name: torch.stack(values, dim=1) for name, values in history.items()},
         )
-
-
-def _where(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return torch.where(mask.view(-1, *(1,) * (a.dim() - 1)), a, b)
-
-
-def _padded(part: Tensor, size: int) -> Tensor:
-    """`part` with its last entry repeated up to `size`: compiled passes have one shape."""
-    return torch.cat([part, part[-1:].expand(size - len(part))])
-
-
-def _joined(parts: Sequence[AttackResult], order: Sequence[Tensor]) -> AttackResult:
-    """The results of groups of examples, without their padding, in the order of the examples."""
-    back = torch.cat(list(order)).argsort().to(parts[0].score.device)
-
-    def join(values: Sequence[Any]) -> Any:
-        if isinstance(values[0], dict):
-            return {name: join([value[name] for value in values]) for name in values[0]}
-        return torch.cat([value[: len(at)] for value, at in zip(values, order, strict=True)])[back]
-
-    return AttackResult(**{f.name: join([getattr(part, f.name) for part in parts]) for f in fields(AttackResult)})

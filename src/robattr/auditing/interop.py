@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from robattr._extras import need
-from robattr.attacks.ifia import IFIA, Measure
+from robattr.attacks.ifia import IFIA
 from robattr.attacks.maps import AttributionMap, from_callable, gradient_input, integrated_gradients, simple_gradient
+from robattr.attacks.result import Measure
 from robattr.auditing.wrapped_model import wrap
 from robattr.errors import InvalidInput, UnsupportedModel, nearest
 from robattr.evaluation.protocol import check_radius

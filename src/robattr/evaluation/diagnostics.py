@@ -18,6 +18,8 @@ from robattr.attacks.ifia import IFIA
 from robattr.attacks.maps import AttributionMap
 from robattr.attacks.pgd import PGDAttack
 from robattr.engine.batch_size import rows_that_fit
+from robattr.formula.ascent import Best, RandomSearch
+from robattr.formula.neighbourhoods import LinfBall
 from robattr.formula.network import bind, gradient, second_order
 from robattr.formula.scalars import cross_entropy, logit, margin
 from robattr.metrics.faithfulness import completeness_gap as gap
@@ -89,39 +91,17 @@ def random_search(
     ids: Sequence[int],
     queries: int,
 ) -> Tensor:
-    """Adversarial points found without gradients (after Andriushchenko et al. 2020, Square Attack).
-
-    Each query sets one random window (of a flat input: a random subset) to x ± ε and keeps the change if the margin
-    increases.
-    """
+    """Adversarial points found without gradients: the highest margin of a random search."""
+    within, best = LinfBall(eps, bounds), x
     rand = per_example_rng.rand_like([(i,) for i in ids], 7)
-    images, wide = x.dim() == 4, (-1, *(1,) * (x.dim() - 1))
     with second_order(model), torch.no_grad():
-        best = (x + eps * (rand(x[:, :, :1]) - 0.5).sign() if images else x).clamp(*bounds)
-        highest = margin(model, best, y)
-        for query in range(queries):
-            share = 0.5 * (1 - query / queries) ** 2 + 0.01
-            signs = (rand(x[:, :, :1, :1] if images else x) - 0.5).sign()
-            window = _window(x, rand(x.flatten(1)[:, :2]), share) if images else rand(x) < share
-            trial = torch.where(window, x + eps * signs, best).clamp(*bounds)
-            now = margin(model, trial, y)
-            best = torch.where((now > highest).view(wide), trial, best)
-            highest = torch.maximum(now, highest)
+
+        def value(z: Tensor) -> tuple[Tensor, Tensor]:
+            return torch.zeros_like(z), margin(model, z, y)
+
+        for best in Best(RandomSearch(queries, eps)).iterates(value, x, within, start=x, rand=rand):  # noqa: B007
+            pass
     return best
-
-
-def _window(x: Tensor, at: Tensor, share: float) -> Tensor:
-    """(B, 1, H, W) bool: a square that covers `share` of the image, placed by two uniform numbers per example."""
-    height, width = x.shape[2:]
-    side = max(1, round((share * height * width) ** 0.5))
-    inside = []
-    for axis, length in enumerate((height, width)):
-        first = (at[:, axis] * max(1, length - side + 1)).floor()[:, None]
-        place = torch.arange(length, device=x.device)
-        inside.append((place >= first) & (place < first + side))
-    rows, columns = inside
-    window: Tensor = (rows[:, :, None] & columns[:, None, :])[:, None]
-    return window
 
 
 def accuracies(attack: PGDAttack, x: Tensor, y: Tensor, *, ids: Sequence[int]) -> dict[str, float]:

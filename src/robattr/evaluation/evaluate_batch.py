@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robattr.attacks.ifia import IFIA, AttackResult, Measure
+from robattr.attacks.ifia import IFIA
 from robattr.attacks.maps import AttributionMap, orderable, saliency
 from robattr.attacks.pgd import PGDAttack
+from robattr.attacks.result import AttackResult, Measure
 from robattr.evaluation.diagnostics import completeness_gap, curve_points, vanishing
 from robattr.evaluation.faithfulness import faithfulness
 from robattr.evaluation.protocol import Protocol

@@ -1,4 +1,6 @@
-"""PGD, APGD, random signs and the best of them: iterators over points of a neighbourhood, driven by z ↦ (∇J(z), J(z)).
+"""PGD, APGD, random signs, random search and the best of them: iterators over points of a neighbourhood.
+
+They are driven by z ↦ (∇J(z), J(z)).
 
 Training's max, the prediction attack and IFIA all use them. They take the gradient function rather than the value,
 because that is what the engine compiles.
@@ -109,6 +111,53 @@ class RandomSigns:
     ) -> Iterator[Tensor]:
         for _ in range(self.steps):
             yield within.project(x + self.step_size * (rand(x) - 0.5).sign(), x)
+
+
+@dataclass(frozen=True)
+class RandomSearch:
+    """Random windows at x ± a, kept where J increases: uses J alone (Andriushchenko et al. 2020, Square Attack).
+
+    The first trial is vertical stripes of random sign. Each later one sets a random square of the best point so far to
+    x ± a, in one sign per channel, and the squares shrink from half of the image to 1%; of a flat input, a random
+    subset in random signs. Yields the trials.
+    """
+
+    steps: int
+    step_size: float
+
+    def iterates(
+        self, grad: GradAndValue, x: Tensor, within: Neighbourhood, *, start: Tensor, rand: Rand = torch.rand_like
+    ) -> Iterator[Tensor]:
+        images = x.dim() == 4
+        best, highest = start, grad(start)[1]
+        for t in range(self.steps):
+            share = 0.5 * (1 - t / self.steps) ** 2 + 0.01
+            if t == 0:
+                trial = x + self.step_size * (rand(x[:, :, :1] if images else x) - 0.5).sign()
+            else:
+                signs = (rand(x[:, :, :1, :1] if images else x) - 0.5).sign()
+                window = _window(x, rand(x.flatten(1)[:, :2]), share) if images else rand(x) < share
+                trial = torch.where(window, x + self.step_size * signs, best)
+            trial = within.project(trial, x)
+            value = grad(trial)[1]
+            better = value > highest
+            best = torch.where(better.view(-1, *(1,) * (x.dim() - 1)), trial, best)
+            highest = torch.where(better, value, highest)
+            yield trial
+
+
+def _window(x: Tensor, at: Tensor, share: float) -> Tensor:
+    """(B, 1, H, W) bool: a square that covers `share` of the image, placed by two uniform numbers per example."""
+    height, width = x.shape[2:]
+    side = max(1, round((share * height * width) ** 0.5))
+    inside = []
+    for axis, length in enumerate((height, width)):
+        first = (at[:, axis] * max(1, length - side + 1)).floor()[:, None]
+        place = torch.arange(length, device=x.device)
+        inside.append((place >= first) & (place < first + side))
+    rows, columns = inside
+    window: Tensor = (rows[:, :, None] & columns[:, None, :])[:, None]
+    return window
 
 
 @dataclass(frozen=True)
