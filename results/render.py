@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from results import intervals
 from results.acceptance import criteria
 from results.provenance import provenance
 from robattr.engine.files import write_atomically
@@ -53,8 +54,8 @@ FIGURES = {
 }
 
 
-def page(runs: Sequence[RunResults], *, notes: str = "", folder: Path = PAGE.parent) -> str:
-    """The page as Markdown; links and figures are relative to `folder`."""
+def page(runs: Sequence[RunResults], *, notes: str = "", bounds: str = "", folder: Path = PAGE.parent) -> str:
+    """The page as Markdown, with the section of interval `bounds`; links and figures are relative to `folder`."""
     runs = sorted(runs, key=lambda run: _rank(run.dataset))
     groups = sorted(group_evaluations(runs), key=lambda g: (_rank(g.dataset), g.dataset))
     sections = (
@@ -68,6 +69,7 @@ def page(runs: Sequence[RunResults], *, notes: str = "", folder: Path = PAGE.par
         _over_m(groups),
         _stronger(runs, groups),
         _ineffective(runs),
+        bounds,
         f"## What was tried\n\n{notes.strip()}" if notes.strip() else "",
         provenance(runs, folder),
     )
@@ -173,9 +175,14 @@ def _rank(dataset: str) -> int:
     return DATASETS.index(dataset) if dataset in DATASETS else len(DATASETS)
 
 
-def main() -> None:
+def rendered() -> str:
+    """The page of the committed records."""
     notes = (RESULTS / "notes.md").read_text(encoding="utf-8")
-    write_atomically(PAGE, page(read_runs([RESULTS]), notes=notes).encode())
+    return page(read_runs([RESULTS]), notes=notes, bounds=intervals.section(intervals.read()))
+
+
+def main() -> None:
+    write_atomically(PAGE, rendered().encode())
     print(f"wrote {PAGE.relative_to(RESULTS.parent)}")
 
 

@@ -74,3 +74,10 @@ def test_an_attack_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_mistyped_options(place: Path, words: tuple[str, str], said: str) -> None:
     found = run("audit_fixtures:factory", "--data", "images", *SMALL, *words)
     assert said in str(found.exception)
+
+
+def test_interval_bounds_are_shown_beside_an_attack(place: Path) -> None:
+    said = run("audit_fixtures:factory", "--data", "images", "--interval", "1/255", "--examples", "6")
+    assert said.exit_code == 0, said.output
+    for words in ("accuracy", "certified: no x' in the ball", "an attack reaches", "Half of the bounds are at most"):
+        assert words in said.output

@@ -14,7 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from robattr.errors import InvalidInput, UnsupportedModel, nearest
 from robattr.evaluation.checks import forward
+from robattr.formula.ranges import Interval
 from robattr.training.run_directory import RunDirectory
 
 BatchNorm = Literal["frozen", "train"]
@@ -123,15 +124,15 @@ class WrappedModel(nn.Module):
 
 def logits(out: Any) -> Tensor:
     """The logits in a model's output: a tensor, `.logits` (Hugging Face) or the key "logits"."""
-    found = out if isinstance(out, Tensor) else getattr(out, "logits", None)
+    found = out if isinstance(out, Tensor | Interval) else getattr(out, "logits", None)
     if found is None and isinstance(out, Mapping):
         found = out.get("logits")
-    if not isinstance(found, Tensor):
+    if not isinstance(found, Tensor | Interval):
         raise UnsupportedModel(
             f"expected logits (B, classes), or an output with .logits, got {type(out).__name__}: "
             "wrap the model in a module that returns its logits"
         )
-    return found
+    return cast(Tensor, found)  # or an interval, which stands for one
 
 
 def wrap(

@@ -38,6 +38,14 @@ def certify(
         str, typer.Option(help="What is said of an example is true with probability 1 − alpha.")
     ] = "0.001",
     top: Annotated[str, typer.Option(help="Share of the pixels that counts as important.")] = "0.1",
+    interval_eps: Annotated[
+        str | None,
+        typer.Option(
+            "--interval",
+            metavar="EPS",
+            help="Instead bound the change of IG by intervals on this L∞ ball: for networks trained by interval-bound.",
+        ),
+    ] = None,
     attack: Annotated[bool, typer.Option("--attack", help="Also try to break the certificates by attacks.")] = False,
     examples: Annotated[int, typer.Option(min=1, help="How many examples to certify.")] = 100,
     points: own_model.Points = None,
@@ -61,6 +69,8 @@ def certify(
     from robattr.auditing import certify as begin
     from robattr.auditing.as_dataset import as_dataset, draw
     from robattr.auditing.record import parse_maps
+    from robattr.auditing.wrapped_model import wrap
+    from robattr.certificates import measure_intervals
 
     net = own_model._model(model, weights, trust=trust)
     given = as_dataset(
@@ -68,6 +78,10 @@ def certify(
         limit=max(1000, 4 * examples), seed=seed,
     )  # fmt: skip
     x, y, ids = draw(given, examples, seed=seed)
+    if interval_eps is not None:
+        wrapped, _ = wrap(net, preprocessing=own_model._preprocessing(mean, std, weights), device="cpu")
+        show_intervals(measure_intervals(wrapped, x, y, number(interval_eps), bounds=given.bounds, seed=seed), model)
+        return
     radii = numbers(radius)
     for map in parse_maps(maps, points=points or 100, bounds=given.bounds):
         with own_model.watching() as watch:
@@ -83,6 +97,27 @@ def certify(
             )  # fmt: skip
         show(found.summary)
     typer.echo(f"wrote {out}")
+
+
+def show_intervals(found: Mapping[str, list[float]], name: str) -> None:
+    """Print the certificates by intervals beside what an attack reaches and what holds for any input."""
+    from robattr.metrics.intervals import proportion
+
+    n = len(found["bound"])
+    rows = [
+        (title, f"{proportion(found[key]).value:.1%}")
+        for title, key in (("accuracy", "correct"), ("certified: no x' in the ball is classified otherwise", "answer"))
+    ] + [
+        (title, f"{sum(found[key]) / n:.4g}")
+        for title, key in (
+            ("bound: ‖IG(x, x')‖₁ is at most", "bound"),
+            ("an attack reaches", "attacked"),
+            ("without x: at most, for any input", "uninformed"),
+        )
+    ]
+    show_table(("Interval bounds", "mean"), rows, title=f"{name} · {n} examples", numbers=1)
+    ratio = sorted(b / a if a else float("inf") for b, a in zip(found["bound"], found["attacked"], strict=True))[n // 2]
+    typer.echo(f"Half of the bounds are at most {ratio:.3g} times what the attack reaches.")
 
 
 def show(summary: Mapping[str, Any]) -> None:

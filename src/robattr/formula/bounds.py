@@ -53,6 +53,11 @@ class Enclosure:
         found = (farthest * gradient.magnitude).flatten(1).sum(1)
         return found * (1 + self.inputs.tape.slack(low[0].numel()))
 
+    def norm(self, of: Scalar = cross_entropy) -> Tensor:
+        """(B,) Σ_i max|∂f/∂x_i| ≥ ‖∇f(x')‖₁."""
+        found = self.gradient(of).magnitude.flatten(1)
+        return found.sum(1) * (1 + self.inputs.tape.slack(found.shape[1]))
+
     def loss(self) -> Tensor:
         """(B,) log Σ_j e^{high_j} ≥ ℓ(x')."""
         high = self.margins.range.high

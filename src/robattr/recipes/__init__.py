@@ -4,7 +4,7 @@
     robattr.recipes.get("mnist/ig-norm-tuned")  is  the same problem with another network and other settings (`tuned`)
 
 A new recipe is a new function in its dataset's `RECIPES`; its name is the function's, with hyphens. Methods of other
-papers are in `field`, each for three datasets.
+papers are in `field`, each for three datasets; those with a certificate are in `certified`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial, update_wrapper
 from types import ModuleType
 
 from robattr.errors import InvalidInput, nearest
-from robattr.recipes import fashion_mini, fashion_mnist, field, flower, gtsrb, mnist, tuned
+from robattr.recipes import certified, fashion_mini, fashion_mnist, field, flower, gtsrb, mnist, tuned
 from robattr.recipes import tuned_networks as tuned_networks  # registers them
 from robattr.training.config import TrainConfig as TrainConfig
 
@@ -68,8 +68,9 @@ def _paper() -> dict[str, Callable[[], TrainConfig]]:
     }
     return own | {
         f"{dataset}/{_hyphens(method.__name__)}": update_wrapper(partial(method, base), method)
-        for dataset, base in field.BASES.items()
-        for method in field.METHODS
+        for module in (field, certified)
+        for dataset, base in module.BASES.items()
+        for method in module.METHODS
     }
 
 
