@@ -1,4 +1,4 @@
-"""robattr inside other libraries: PyTorch Lightning, Hugging Face's Trainer and Accelerate.
+"""robattr inside other libraries: PyTorch Lightning, Hugging Face's Trainer and Accelerate, ONNX.
 
 Each name is imported at its first use, and so is its library, an extra of robattr: `pip install "robattr[lightning]"`.
 """
@@ -12,11 +12,15 @@ if _TYPE_CHECKING:
     from robattr.integrations.huggingface import RobustTrainer as RobustTrainer
     from robattr.integrations.lightning import AttributionMonitor as AttributionMonitor
     from robattr.integrations.lightning import RobustTraining as RobustTraining
+    from robattr.integrations.onnx import export_onnx as export_onnx
+    from robattr.integrations.onnx import run_onnx as run_onnx
 
 _LAZY = {
     "AttributionMonitor": "lightning",
     "RobustTrainer": "huggingface",
     "RobustTraining": "lightning",
+    "export_onnx": "onnx",
+    "run_onnx": "onnx",
 }
 
 
