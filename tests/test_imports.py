@@ -17,7 +17,10 @@ ORDER = (
     "errors", "formula", "objectives", "engine", "data", "models", "metrics", "attacks", "training", "recipes",
     "evaluation", "runs", "certificates", "reporting", "auditing", "integrations", "reproduce", "cli", "robattr",
 )  # fmt: skip
-SAME_ROOM = {"_text": "errors", "_extras": "errors", "_version": "errors", "__init__": "robattr", "__main__": "robattr"}
+SAME_ROOM = {
+    "_form": "errors", "_text": "errors", "_extras": "errors", "_version": "errors", "__init__": "robattr",
+    "__main__": "robattr",
+}  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

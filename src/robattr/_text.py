@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from math import prod
 
 from robattr.errors import InvalidInput
+
+LARGEST = 1e30  # beyond it float32 overflows: nothing here has such a size
 
 
 def number(text: str) -> float:
@@ -14,7 +16,7 @@ def number(text: str) -> float:
         value = float(above) / float(below) if slash else float(above)
     except (ValueError, ZeroDivisionError):
         value = float("nan")
-    if not isfinite(value):
+    if not abs(value) <= LARGEST:  # also false for NaN
         raise InvalidInput(f"expected a number such as 0.03 or 8/255, got {text!r}")
     return value
 
@@ -27,7 +29,8 @@ def numbers(text: str) -> tuple[float, ...]:
 def whole_numbers(text: str) -> list[int]:
     """`"3,224,224"` -> [3, 224, 224], the sides of a shape."""
     sides = [part.strip() for part in text.split(",")]
-    if not all(side.isdecimal() and int(side) for side in sides):
+    small = all(side.isdecimal() and len(side) < 10 and int(side) for side in sides)
+    if not small or prod(map(int, sides)) > 10**9:
         raise InvalidInput(f"expected a shape of whole numbers such as 3,224,224, got {text!r}")
     return [int(side) for side in sides]
 

@@ -8,7 +8,6 @@ A file never runs code: a function that a file names is imported only after the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ import torch
 from torch import nn
 
 from robattr import models, recipes
+from robattr._form import parse_json
 from robattr.attacks import integrated_gradients
 from robattr.data import Dataset
 from robattr.engine.processes import World, choose_device
@@ -151,8 +151,8 @@ def _trained(directory: RunDirectory) -> TrainConfig:
 
 def _stored_config(weights: Path) -> TrainConfig | None:
     """The configuration in a weights file that training wrote; None in other files."""
-    with suppress(KeyError, ValueError):
-        return _parsed(json.loads(models.read_metadata(weights)["config"]))
+    with suppress(KeyError, ValueError, AttributeError):
+        return _parsed(parse_json(models.read_metadata(weights)["config"]))
     return None
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import io
 import json
-import re
 import shutil
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +18,10 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from robattr import cli, recipes
+from robattr._version import __version__
 from robattr.cli import app
 from robattr.cli.train import resolve, train_warm_start
-from robattr.errors import CheckpointError, InvalidInput
+from robattr.errors import CheckpointError, InvalidInput, RobattrError
 from robattr.training import settings
 from robattr.training.config import TrainConfig
 from robattr.training.loop import train
@@ -192,14 +193,22 @@ def test_what_the_system_refuses_is_one_line(monkeypatch, capsys, error, says):
     assert capsys.readouterr().err.startswith(f"robattr: {says}")
 
 
-@pytest.mark.parametrize("error", [OSError("no number"), OSError(errno.EACCES, "denied"), OSError(errno.EIO, "broken")])
-def test_other_errors_of_the_system_are_not_swallowed(monkeypatch, error):
+@pytest.mark.parametrize("error", [OSError("no number"), OSError(errno.EIO, "broken"), RecursionError("too deep")])
+def test_an_error_that_nothing_foresaw_is_one_line_and_a_file(monkeypatch, capsys, tmp_path, error):
     def app() -> None:
         raise error
 
     monkeypatch.setattr(cli, "app", app)
-    with pytest.raises(OSError, match=re.escape(str(error))):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(SystemExit) as ended:
         cli.run()
+    assert ended.value.code == 1
+    (said,) = capsys.readouterr().err.splitlines()
+    (file,) = tmp_path.iterdir()
+    assert said.startswith(f"robattr: an unexpected error in version {__version__} ({type(error).__name__}: {error})")
+    assert said.endswith(f"the traceback is in {file}")
+    assert "Traceback" in file.read_text()
+    assert str(error) in file.read_text()
 
 
 def test_data_are_verified_without_colour_where_none_is_wanted(monkeypatch):
@@ -220,3 +229,22 @@ def test_letters_that_a_terminal_lacks_are_spelled_out(monkeypatch, encoding, sh
     monkeypatch.setattr(cli, "app", lambda: print("ε = 1", flush=True))
     cli.run()
     assert raw.getvalue().strip() == shown
+
+
+def test_names_from_outside_reach_the_terminal_escaped(monkeypatch, capsys):
+    """An escape sequence in a name could retitle the terminal, or write to its clipboard."""
+    evil = "runs/\x1b]0;owned\x07\u202ename\nrobattr: fine"
+
+    def app() -> None:
+        warnings.warn(f"skipped {evil}", stacklevel=1)
+        raise RobattrError(f"no run {evil}")
+
+    monkeypatch.setattr(cli, "app", app)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        with pytest.raises(SystemExit):
+            cli.run()
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 2
+    assert "\\x1b]0;owned\\x07\\u202ename" in said
+    assert not set(said) & {"\x1b", "\x07", "\u202e"}

@@ -96,3 +96,25 @@ def test_large_images_nearly_fit_into_the_budget() -> None:
         kept=np.ones((6, 1), dtype=bool), iterations=np.array([100]),
     )  # fmt: skip
     assert len(thinned_file(gallery, most=8, budget=150_000)) < 400_000
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("label", lambda a: a[:-1]),
+        ("image", lambda a: a[:, 0]),
+        ("perturbed", lambda a: a[:, :, :, :-1]),
+        ("after", lambda a: a[:, :-1]),
+        ("kendall", lambda a: a.astype(str)),
+        ("kept", lambda a: a.astype(float)),
+        ("iterations", lambda a: a[0]),
+    ],
+)
+def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path: Path, key: str, change) -> None:
+    path = write_run(tmp_path, "natural") / "records" / "paper-ig-gallery.npz"
+    with np.load(path) as stored:
+        arrays = dict(stored)
+    read_gallery(path)
+    np.savez(path, **{**arrays, key: change(arrays[key])})
+    with pytest.raises(CheckpointError, match=r"is damaged, its \w+ has another shape or type"):
+        read_gallery(path)

@@ -56,7 +56,16 @@ def test_a_damaged_or_foreign_file_is_refused(records: Path, tmp_path: Path) -> 
         "later": (json.dumps({**whole, "schema": 99}), "another version"),
         "less": (json.dumps({k: v for k, v in whole.items() if k != "summary"}), "damaged .summary missing"),
         "torn": (json.dumps({**whole, "examples": {"id": [1, 2], "topk": [0.5]}}), "damaged .its columns"),
-        "wrong": (json.dumps({**whole, "config": []}), "damaged .its columns or objects"),
+        "wrong": (json.dumps({**whole, "config": []}), "config: expected an object, got"),
+        "seed": (json.dumps({**whole, "config": {**whole["config"], "seed": "../7"}}), "config.seed: expected a whole"),
+        "outside": (json.dumps({**whole, "variant": "../../evil"}), "variant '../../evil' is not a name"),
+        "training": (json.dumps({**whole, "training": {"loss": "low"}}), "training.loss: expected a number"),
+        "unknown": (json.dumps({**whole, "training": {"loss": 1, "more": 2}}), "damaged .its columns"),
+        "curve": (json.dumps({**whole, "curve": {"logged": [1]}}), "curve.logged: expected an object"),
+        "scores": (json.dumps({**whole, "examples": {**whole["examples"], "topk": ["x"] * 120}}), "topk.0.: expected"),
+        "infinite": (json.dumps(whole).replace('"topk": [0', '"topk": [1e999, 0', 1), "topk.0.: expected a number"),
+        "columns": (json.dumps({**whole, "summary": {**whole["summary"], "columns": 3}}), "summary.columns: expected"),
+        "deep": ("[" * 100_000, "nested too deeply"),
     }
     for number, (text, message) in enumerate(cases.values()):
         file = tmp_path / f"{number}.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import resource
 from dataclasses import replace
@@ -93,6 +94,27 @@ def test_a_newer_format_is_named_and_the_one_before_is_used(tmp_path):
     assert step_of(content) == 10
     assert "written by robattr 99.0" in refused[0]
     assert "upgrade" in refused[0]
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"junk",
+        {"step": 3},
+        [1, 2],
+        {"format": 1, "version": "1", "step": "three", "config": {}, "model": {}},
+        {"format": 1, "version": "1", "step": 3, "config": {"model": []}, "model": {}},
+    ],
+    ids=repr,
+)
+def test_junk_with_the_right_hash_is_refused(tmp_path, junk):
+    write(tmp_path, 10)
+    buffer = io.BytesIO()
+    torch.save(junk, buffer)
+    checkpoint.save(tmp_path, junk if isinstance(junk, bytes) else buffer.getvalue(), step=20, keep=3)
+    content, refused = checkpoint.load_latest(tmp_path, RUN)
+    assert step_of(content) == 10
+    assert "is damaged" in refused[0]
 
 
 def test_pruning_never_counts_refused_newer_files(tmp_path):

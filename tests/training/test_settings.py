@@ -131,6 +131,29 @@ def test_a_seed_that_torch_cannot_take_is_refused():
         settings.change_by_words(TrainConfig(), ["seed=99999999999999999999"])
 
 
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("steps=1e18", "steps must be at most 999,999,999"),
+        ("m=1e15", "m must be at most 10,000"),
+        ("attack_steps=1e12", "attack_steps must be at most"),
+        ("decay=1e308", "decay must be a number"),
+        ("lr=1e31", "lr must be a number"),
+    ],
+)
+def test_absurd_numbers_are_refused(word, says):
+    with pytest.raises(InvalidInput, match=says):
+        settings.change_by_words(TrainConfig(), [word])
+    key, _, value = word.partition("=")
+    number = float(value) if key in ("decay", "lr") else int(float(value))
+    with pytest.raises(InvalidInput, match=f"{key} must be"):
+        TrainConfig(**{key: number})
+
+
+def test_a_large_seed_is_read_exactly():
+    assert settings.parse_word(f"seed={2**53 + 1}") == ("seed", 2**53 + 1)
+
+
 def test_files_are_typed_strictly(tmp_path):
     good = tmp_path / "run.toml"
     good.write_text('recipe = "mnist/ig-norm"\nweight = 1\nrates = [1e-3, 1]\n')

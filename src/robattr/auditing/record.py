@@ -27,6 +27,7 @@ from robattr.evaluation.checks import ModelProbe, require
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import discard_all
 from robattr.evaluation.run import OutputDir, digest_of_weights, evaluate
+from robattr.formula.quadrature import MOST_NODES
 from robattr.reporting.run_results import RunResults, read_run
 from robattr.training.run_directory import RunDirectory, environment, read_config
 
@@ -59,11 +60,11 @@ class Settings:
             )
         if self.eps is not None and not (isinstance(self.eps, Real) and self.eps > 0):
             raise InvalidInput(f"expected a number above 0 as eps, such as 8 / 255, got {self.eps!r}")
-        if self.seed < 0:
-            raise InvalidInput(f"expected a seed of at least 0, got {self.seed}")
-        for name in ("examples", "steps", "points"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise InvalidInput(f"expected {name} of at least 1, got {value}")
+        if not 0 <= self.seed < 2**63:
+            raise InvalidInput(f"expected a seed of at least 0, below 2**63, got {self.seed}")
+        for name, most in (("examples", 2**63), ("steps", protocols.MOST_STEPS), ("points", MOST_NODES)):
+            if (value := getattr(self, name)) is not None and not 1 <= value <= most:
+                raise InvalidInput(f"expected {name} of 1 to {most:,}, got {value}")
 
     def base(self, data: Dataset, *, values: int = 10) -> Protocol:
         """The paper's protocol for these data, with maps of `values` values."""

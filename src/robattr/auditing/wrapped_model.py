@@ -8,7 +8,6 @@ normalised input.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -21,7 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from robattr.errors import InvalidInput, UnsupportedModel, nearest
+from robattr._form import check_form, parse_json
+from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel, nearest
 from robattr.evaluation.checks import forward
 from robattr.formula.ranges import Interval
 from robattr.training.run_directory import RunDirectory
@@ -241,7 +241,11 @@ def check_preprocessing(given: Mapping[str, Sequence[float]], weights: Path | No
     remedy = f"give the --mean and --std in {here.preprocessing}"
     if not given:
         here.check_bare(remedy)
-    saved = json.loads(here.preprocessing.read_text("utf-8"))
+    try:
+        saved = parse_json(here.preprocessing.read_text("utf-8"))
+        check_form(saved, {"mean": [float], "std": [float]})
+    except ValueError as cause:
+        raise CheckpointError(f"{here.preprocessing} is damaged ({cause}): harden the model again") from cause
     kept, asked = (Preprocessing(**{key: tuple(each) for key, each in one.items()}) for one in (saved, given))
     if not asked.agrees(kept):
         raise InvalidInput(f"{weights} was hardened with {kept}, got {asked}: {remedy}")

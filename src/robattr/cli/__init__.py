@@ -8,7 +8,10 @@ from __future__ import annotations
 import codecs
 import errno
 import io
+import shlex
 import sys
+import tempfile
+import traceback
 import warnings
 from importlib import import_module
 from typing import NoReturn
@@ -16,6 +19,8 @@ from typing import NoReturn
 import torch
 import typer
 
+from robattr._text import printable
+from robattr._version import __version__
 from robattr.errors import RobattrError
 
 GROUPS = ("train", "evaluate", "report", "audit", "certify", "data")
@@ -33,8 +38,6 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from robattr._version import __version__
-
         typer.echo(f"robattr {__version__}")
         raise typer.Exit
 
@@ -63,22 +66,44 @@ def run() -> None:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             _refuse(f"cannot write{at} ({error.strerror}): free some space, then run the same command again")
         if not at:
-            raise
+            _report(error)
         remedy = "choose another --out or --data-dir, or correct that path"
         _refuse(f"cannot read or write{at} ({error.strerror}): {remedy}")
     except torch.OutOfMemoryError as error:
         what = str(error).split(". GPU")[0]
         _refuse(f"{what}: end other processes on the device, choose another --device, or use smaller batches")
+    except Exception as error:
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            _refuse(f"not enough memory ({_first_line(error)}): use smaller numbers, or fewer examples at a time")
+        _report(error)
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
     """A warning as one line, without the line of code that raised it."""
-    typer.echo(f"warning: {message}", err=True)
+    typer.echo(f"warning: {printable(' '.join(str(message).split()))}", err=True)
 
 
-def _refuse(text: str) -> NoReturn:
-    typer.echo(f"robattr: {text}", err=True)
-    sys.exit(2)
+def _report(error: Exception) -> NoReturn:
+    """An error that nothing foresaw: one line with the version, and a file with the traceback."""
+    lines = traceback.format_exception(error)
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="robattr-", suffix=".txt", delete=False, encoding="utf-8") as file:
+            file.write("".join([f"robattr {__version__}: {shlex.join(sys.argv)}\n", *lines]))
+        where = f"the traceback is in {file.name}"
+    except OSError:
+        typer.echo("".join(map(printable, lines)), err=True)
+        where = "the traceback is above"
+    kind = type(error).__name__
+    _refuse(f"an unexpected error in version {__version__} ({kind}: {_first_line(error)}); {where}", code=1)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _refuse(text: str, *, code: int = 2) -> NoReturn:
+    typer.echo(f"robattr: {printable(text.replace(chr(10), ' '))}", err=True)
+    sys.exit(code)
 
 
 def _escape_unprintable() -> None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from robattr._text import printable
+
 DataDir = Annotated[
     Path | None,
     typer.Option("--data-dir", help="Folder of the datasets (default: $ROBATTR_DATA, else the user's cache folder)."),
@@ -73,6 +75,6 @@ def verify(
         where = f"  {escape(str(seen.where))}" if seen.where else ""
         console.print(f"{seen.name:14}[{style}]{seen.state:9}[/]{where}")
         if seen.problem:
-            typer.echo(f"  {seen.problem}", err=True)
+            typer.echo(f"  {printable(seen.problem)}", err=True)
     if any(seen.state == "damaged" or (name is not None and seen.state == "missing") for seen in states):
         raise typer.Exit(1)

@@ -125,7 +125,7 @@ def compare(
     from robattr.evaluation.records import read
     from robattr.evaluation.summary import check, records_of
     from robattr.evaluation.summary import compare as paired
-    from robattr.reporting.record import read_object
+    from robattr.evaluation.summary import read as read_summary
     from robattr.reporting.tables import COMPARED, comparison
 
     if file := next((run for run in (first, second) if run.is_file()), None):
@@ -134,7 +134,7 @@ def compare(
     sides = [read(path) for path in paths]
     for path, records in zip(paths, sides, strict=True):
         if (summary := path.with_suffix(".json")).is_file():
-            made = read_object(summary)
+            made = read_summary(summary)
             check(made, records_of(made, records), source=summary)
     _check_comparable(paths)
     found = paired(*sides)
@@ -230,6 +230,7 @@ def _progress(title: str, *, shown: bool) -> Iterator[Progress]:
 
 def _show(summary: Mapping[str, Any]) -> None:
     from rich.console import Console
+    from rich.markup import escape
 
     from robattr.metrics.columns import COLUMN, PAPERS
     from robattr.reporting.tables import cell_of
@@ -254,4 +255,4 @@ def _show(summary: Mapping[str, Any]) -> None:
     counted = "no score" if summary["settings"]["sweep"] else "counted as 1"
     console.print(f"  label never kept: {summary['never_kept']:.1%} ({counted})", highlight=False)
     for alarm in summary["alarms"]:
-        console.print(f"  [yellow]warning[/]: {alarm}", highlight=False)
+        console.print(f"  [yellow]warning[/]: {escape(printable(alarm))}", highlight=False)

@@ -18,6 +18,7 @@ from robattr.data.tensors import partition
 from robattr.errors import DataError, InvalidInput
 
 SPLITS = {"validation": ("validation", "val", "valid"), "test": ("test",)}  # beside train/: the names each may have
+LARGEST_SIDE = 10_000  # pixels
 SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 
 
@@ -45,8 +46,8 @@ def from_folder(
     top = Path(path).expanduser()
     if not top.is_dir():
         raise DataError(f"expected a folder of class folders, got {top}: no such folder")
-    if channels not in (1, 3) or size < 1:
-        raise InvalidInput(f"expected 1 or 3 channels and a size >= 1, got {channels} and {size}")
+    if channels not in (1, 3) or not 1 <= size <= LARGEST_SIDE:
+        raise InvalidInput(f"expected 1 or 3 channels and a size of 1 to {LARGEST_SIDE}, got {channels} and {size}")
     mode = "L" if channels == 1 else "RGB"
     skipped: list[str] = []
     split_folders = _split_folders(top)

@@ -6,13 +6,13 @@ C = 1 or 3 (of other images the first three channels, or the first); maps have m
 
 from __future__ import annotations
 
+import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ FIRST, WORST = 24, 4  # examples shown: the first, and the most disturbed of the
 SMALLEST_BATCH = 8
 FEWEST = 3  # examples of a thinned gallery, whatever their size
 ENDING = "-gallery.npz"
+LARGEST = 1 << 31  # bytes of an unpacked gallery: 28 examples of 224 × 224 × 3 with 20 iterates have 0.2 GB
+DAMAGED = (ValueError, TypeError, EOFError, KeyError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 REMEDY = "make it again with robattr evaluate RUN … --fresh"
 
 Record = Mapping[str, Any]
@@ -147,17 +149,37 @@ def _frames(
 def read_gallery(path: Path) -> Gallery:
     """Read a gallery file; pickled content is refused."""
     try:
+        with zipfile.ZipFile(path) as archive:
+            if (size := sum(member.file_size for member in archive.infolist())) > LARGEST:
+                raise CheckpointError(f"the gallery {path} unpacks to {size:,} bytes, which is refused: {REMEDY}")
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {key: stored[key] for key in stored.files}
     except OSError as cause:
         raise CheckpointError(f"the gallery {path} could not be read ({cause.strerror}): {REMEDY}") from cause
-    except (ValueError, TypeError, EOFError, BadZipFile, zlib.error) as cause:
+    except DAMAGED as cause:
         raise CheckpointError(f"the gallery {path} is damaged, expected an archive of arrays: {REMEDY}") from cause
     if "topk" in arrays:
         arrays.setdefault("kept", np.ones(arrays["topk"].shape, dtype=np.bool_))  # older files have none
     if missing := [key for key in Gallery.__dataclass_fields__ if key not in arrays]:
         raise CheckpointError(f"the gallery {path} is damaged, it lacks {', '.join(missing)}: {REMEDY}")
-    return Gallery(**{key: arrays[key] for key in Gallery.__dataclass_fields__})
+    found = Gallery(**{key: arrays[key] for key in Gallery.__dataclass_fields__})
+    if odd := _odd(found):
+        raise CheckpointError(f"the gallery {path} is damaged, its {odd} has another shape or type: {REMEDY}")
+    return found
+
+
+def _odd(g: Gallery) -> str:
+    """The first array whose shape or type is not that of a gallery; an empty string if there is none."""
+    image = g.image.shape[1:] if g.image.ndim == 4 and g.image.shape[1] in (1, 3) else (1, 0, 0)
+    n, t = g.id.size, g.iterations.size
+    shown = 0 if g.perturbed.ndim == 5 and not g.perturbed.shape[1] else t  # a thinned gallery may have none
+    wanted = {
+        "id": ("iu", (n,)), "iterations": ("iu", (t,)), "label": ("iu", (n,)), "image": ("u", (n, *image)),
+        "perturbed": ("u", (n, shown, *image)), "before": ("f", (n, *image[1:])), "after": ("f", (n, t, *image[1:])),
+        "topk": ("f", (n, t)), "kendall": ("f", (n, t)), "kept": ("b", (n, t)),
+    }  # fmt: skip
+    found = {key: (getattr(g, key).dtype.kind, getattr(g, key).shape) for key in wanted}
+    return next((k for k, (kinds, shape) in wanted.items() if found[k][0] not in kinds or found[k][1] != shape), "")
 
 
 def thinned_file(gallery: Gallery, *, most: int, budget: int) -> bytes:

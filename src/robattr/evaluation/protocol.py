@@ -67,8 +67,8 @@ class Protocol:
 
     def with_steps(self, steps: int) -> Protocol:
         """The same evaluation with another number of iterations of the attribution attack."""
-        if steps < 1:
-            raise InvalidInput(f"expected at least 1 iteration, got {steps}")
+        if not 1 <= steps <= MOST_STEPS:
+            raise InvalidInput(f"expected 1 to {MOST_STEPS:,} iterations, got {steps}")
         return replace(self, name=f"{self.name}@{steps}steps", steps=steps)
 
     def settings(self) -> dict[str, Any]:
@@ -80,6 +80,7 @@ class Protocol:
 
 
 UNIT, BYTE = (0.0, 1.0), (0.0, 255.0)
+MOST_STEPS = 10**5
 PROTOCOLS = ("paper", "strict")
 
 _PAPER = {

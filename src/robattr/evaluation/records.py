@@ -19,11 +19,23 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
+from robattr._form import check_form, parse_json
 from robattr.engine.files import locked, write_atomically
 from robattr.errors import CheckpointError
 from robattr.evaluation.gallery import ENDING
 
 Record = dict[str, Any]
+
+SCORES = (
+    "topk", "kendall", "spearman", "cosine", "ssim", "mass_center", "foreground_topk", "foreground_kendall", "ceiling",
+    "noise_topk", "noise_kendall", "confidence",
+)  # fmt: skip
+FLAG = (bool, None)
+FORM = {
+    "id": int, "label?": int, "predicted?": int, "correct?": bool, "adv_correct?": bool, "kept?": FLAG,
+    "iterate?": (int, None), "attack?": int, "repeat?": int, "excluded?": (str, None),
+    "centre?": ([(float, None)], None), "diagnostics?": dict, **{f"{name}?": (float, None) for name in SCORES},
+}  # fmt: skip
 
 
 def begin(path: Path, settings: Mapping[str, Any]) -> set[int]:
@@ -63,14 +75,14 @@ def merge(path: Path, ids: Iterable[int]) -> None:
             f"expected {len(wanted)} examples in {path}, got {len(wanted) - len(missing)} "
             f"(id {missing[0]} is missing): run the same command again to resume"
         )
-    write_atomically(path, b"".join(line + b"\n" for line in lines.values()))
+    write_atomically(path, b"".join(line + b"\n" for line, _ in lines.values()))
     for part in parts:
         part.unlink()
 
 
 def read(path: Path) -> list[Record]:
     """All records at `path`, sorted by id, each id once; also those of a running evaluation."""
-    records = [json.loads(line) for line in _lines(path).values()]
+    records = [record for _, record in _lines(path).values()]
     if not records:
         raise CheckpointError(f"expected records at {path}, found none: run `robattr evaluate` first")
     return records
@@ -81,10 +93,12 @@ def read_settings(path: Path) -> dict[str, Any]:
     note = path.with_suffix(".settings")
     remedy = "evaluate again with --fresh, or move the records away"
     try:
-        return dict(json.loads(note.read_text(encoding="utf-8"))["settings"])
+        content = parse_json(note.read_text(encoding="utf-8"))
+        check_form(content, {"settings": dict})
+        return dict(content["settings"])
     except FileNotFoundError:
         raise CheckpointError(f"expected {note} beside its records, found none: {remedy}") from None
-    except (ValueError, KeyError, TypeError) as cause:
+    except ValueError as cause:
         raise CheckpointError(f"expected the settings of the records in {note}, but it is damaged: {remedy}") from cause
 
 
@@ -108,22 +122,24 @@ def _parts(path: Path) -> list[Path]:
     return sorted(path.parent.glob(f"{escape(path.stem)}.*.jsonl"))
 
 
-def _lines(path: Path) -> dict[int, bytes]:
-    """id → line of every record, sorted by id.
+def _lines(path: Path) -> dict[int, tuple[bytes, Record]]:
+    """id → line and content of every record, sorted by id.
 
     The batches are read first: one that disappears meanwhile has been merged into `path`, so repeated ids are copies.
     """
-    found: dict[int, bytes] = {}
+    found: dict[int, tuple[bytes, Record]] = {}
     for file in (*_parts(path), path):
         lines: list[bytes] = []
         with suppress(FileNotFoundError):
             lines = file.read_bytes().split(b"\n")[:-1]
         for number, line in enumerate(lines, 1):
             try:
-                found[int(json.loads(line)["id"])] = line
-            except (ValueError, KeyError, TypeError) as cause:
+                record = parse_json(line)
+                check_form(record, FORM)
+                found[record["id"]] = line, record
+            except ValueError as cause:
                 raise CheckpointError(
-                    f"expected a record in line {number} of {file}, got {line[:40]!r}: the file is damaged; "
+                    f"expected a record in line {number} of {file}, got {line[:40]!r} ({cause}): the file is damaged; "
                     "delete that line, and the example is evaluated again"
                 ) from cause
     return dict(sorted(found.items()))

@@ -28,6 +28,7 @@ from robattr.engine import in_use
 from robattr.engine import precision as arithmetic
 from robattr.engine.batch_size import rows_that_fit
 from robattr.engine.files import Lock, locked, write_atomically
+from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
 from robattr.evaluation.checks import check, check_kinds, check_source
 from robattr.evaluation.diagnostics import accuracies, alarms, score_against_eps
@@ -38,6 +39,7 @@ from robattr.evaluation.records import append, begin, discard, merge, read
 from robattr.evaluation.resume_checks import check_same_map, check_same_predictions
 from robattr.evaluation.summary import check as check_summary
 from robattr.evaluation.summary import estimate, sealed, summarise
+from robattr.evaluation.summary import read as read_summary
 
 Progress = Callable[[int, int], None]
 PROBED = 16  # correctly classified examples for the slower diagnostics
@@ -206,9 +208,9 @@ class _Job:
         if not summary.is_file() or {r["id"] for r in records} != set(self.ids):
             return False
         try:
-            made = json.loads(summary.read_text(encoding="utf-8"))
+            made = read_summary(summary)
             done = bool(made["examples"] == len(self.ids) and made["versions"]["robattr"] == __version__)
-        except (ValueError, KeyError, TypeError):  # damaged: written again from the records
+        except (CheckpointError, KeyError, TypeError):  # damaged: written again from the records
             return False
         if done:
             check_summary(made, records, source=summary)

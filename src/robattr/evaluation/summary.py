@@ -10,6 +10,7 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
+from robattr._form import check_form, parse_json
 from robattr.errors import CheckpointError
 from robattr.evaluation import faithfulness
 from robattr.evaluation.diagnostics import curve_points
@@ -22,6 +23,28 @@ Rows = Sequence[Mapping[str, Any]]
 
 ACCURACIES = {"nat_acc": "correct", "adv_acc": "adv_correct"}
 FURTHER = ("foreground_topk", "foreground_kendall", "ceiling", "noise_topk", "noise_kendall")
+
+
+NUMBER, COUNT = (float, None), (int, None)
+COLUMN = {"value?": NUMBER, "low?": NUMBER, "high?": NUMBER, "n?": COUNT}
+SETTINGS = {"eps?": NUMBER, "steps?": COUNT, "k?": COUNT, "eval_k?": COUNT, "repeats?": COUNT, "sweep?": list}
+FORM = {
+    "protocol?": str, "map?": str, "dataset?": (str, None), "examples": int, "correct?": int, "excluded?": int,
+    "settings?": SETTINGS, "columns?": {str: COLUMN}, "never_kept?": NUMBER, "diagnostics?": dict,
+    "curves?": {str: {str: [NUMBER]}}, "alarms?": ([str], None), "classes?": ([str], None), "ids?": [int],
+    "command?": (str, None), "versions?": {str: (str, None)}, "seconds?": NUMBER, "earlier?": COUNT,
+}  # fmt: skip
+"""The form of a summary; older ones lack some of the keys."""
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a summary and check its form."""
+    try:
+        summary = parse_json(path.read_text(encoding="utf-8"))
+        check_form(summary, FORM)
+    except ValueError as cause:
+        raise CheckpointError(f"{path} is damaged ({cause}): delete it, and evaluate again") from cause
+    return dict(summary)
 
 
 def columns(records: Rows) -> dict[str, dict[str, float | None]]:

@@ -38,6 +38,8 @@ class Rule:
         return len(self.nodes)
 
 
+MOST_NODES = 10_000
+
 Rules: TypeAlias = Callable[[int], Rule]
 """A family of rules: m ↦ the rule with m nodes."""
 
@@ -87,6 +89,6 @@ def _equal(m: int, offset: float) -> Rule:
 
 
 def _count(m: int) -> int:
-    if isinstance(m, bool) or not isinstance(m, Integral) or m < 1:
-        raise InvalidInput(f"expected a whole number of nodes m ≥ 1, got {m!r}")
+    if isinstance(m, bool) or not isinstance(m, Integral) or not 1 <= m <= MOST_NODES:
+        raise InvalidInput(f"expected a whole number of nodes m ≥ 1, at most {MOST_NODES:,}, got {m!r}")
     return int(m)

@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from torch import nn
 
+from robattr._form import check_form, parse_json
 from robattr.errors import InvalidInput, nearest
 
 P = ParamSpec("P")
@@ -41,9 +42,10 @@ class Spec:
     @staticmethod
     def from_json(text: str) -> Spec:
         try:
-            read = json.loads(text)
-            return Spec(str(read["name"]), dict(read["arguments"]))
-        except (ValueError, KeyError, TypeError) as cause:
+            read = parse_json(text)
+            check_form(read, {"name": str, "arguments": dict})
+            return Spec(read["name"], read["arguments"])
+        except ValueError as cause:
             raise InvalidInput(f"expected a network spec {{name, arguments}} in JSON, got {text[:80]!r}") from cause
 
 

@@ -23,16 +23,29 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+from robattr._form import check_form, parse_json
 from robattr.data.image_folder import name_of
 from robattr.errors import CheckpointError
+from robattr.evaluation.summary import FORM as SUMMARY
 from robattr.evaluation.summary import check as check_summary
 from robattr.evaluation.summary import digest
+from robattr.reporting.training_log import TrainingSummary
 from robattr.training.config import Method, TrainConfig
 
 SCHEMA = 1
 DIGITS = 4  # of the scores of examples
-OBJECTS = ("config", "environment", "training", "curve", "summary", "examples")
-KEYS = {"schema", "variant", "weights", *OBJECTS}
+NUMBER, COUNT, TEXT = (float, None), (int, None), (str, None)
+CONFIG = {
+    **{f"{key}?": TEXT for key in ("dataset", "method", "recipe", "name", "model", "custom")},
+    "seed?": COUNT, "m?": COUNT, "steps?": COUNT, "weight?": NUMBER, "eps?": NUMBER, "notes?": [str], "skipped?": [str],
+}  # fmt: skip
+ENVIRONMENT = {"command?": TEXT, "versions?": {str: TEXT}, "resumed?": [dict], "device?": TEXT}
+LOG_LINE = {str: NUMBER}
+FORM = {
+    "schema": int, "variant": str, "weights": TEXT, "config": CONFIG, "environment": ENVIRONMENT,
+    "training": {"steps?": COUNT, "lines?": int, str: NUMBER}, "curve": {str: {str: [NUMBER]}}, "summary": SUMMARY,
+    "examples": {"id": [int], "label?": [COUNT], "predicted?": [COUNT], str: [(float, bool, None)]},
+}  # fmt: skip
 
 Record = Mapping[str, Any]
 Columns = Mapping[str, list[Any]]
@@ -64,12 +77,15 @@ def read_record(path: Path) -> Record:
         raise CheckpointError(f"{path} is not a record: expected a JSON object that `robattr record` wrote")
     if content["schema"] != SCHEMA:
         raise CheckpointError(f"{path} is a record of another version (expected schema {SCHEMA}): record the run again")
-    if odd := KEYS ^ (content.keys() - {"digest"}):
+    if odd := FORM.keys() ^ (content.keys() - {"digest"}):
         raise CheckpointError(f"{path} is damaged ({', '.join(sorted(odd))} missing or unknown): record the run again")
-    whole = all(isinstance(content[key], dict) for key in OBJECTS)
-    tables = [content["examples"], *content["curve"].values()] if whole else []
-    if not whole or any(len({len(column) for column in table.values()}) > 1 for table in tables):
+    _checked(content, FORM, path)
+    tables = [content["examples"], *content["curve"].values()]
+    unknown = content["training"].keys() - TrainingSummary.__dataclass_fields__.keys()
+    if unknown or any(len({len(column) for column in table.values()}) > 1 for table in tables):
         raise CheckpointError(f"{path} is damaged (its columns or objects are cut short): record the run again")
+    if content["variant"] != slug(content["variant"]):
+        raise CheckpointError(f"{path} is damaged (variant {content['variant']!r} is not a name): record the run again")
     if content.get("digest", digest(unsealed(content))) != digest(unsealed(content)):
         raise CheckpointError(f"{path} was edited (its content does not match its digest): record the run again")
     check_summary(content["summary"], list(rows(content["examples"])), source=path, rounding=0.5 * 10**-DIGITS)
@@ -126,22 +142,27 @@ def variant(config: Mapping[str, Any]) -> str:
     return f"{name}-m{config['m']}" if integral and config.get("m") else name
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object. NaN and infinities, which JSON lacks, become None."""
+def read_object(path: Path, form: Any = dict) -> dict[str, Any]:
+    """Read a JSON object of this form. NaN and infinities, which JSON lacks, become None."""
     try:
-        value = _parse(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as cause:
         raise CheckpointError(f"{path} could not be read as JSON ({cause}): the file is damaged") from cause
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    _checked(value, form, path)
     return value
 
 
-def read_lines(path: Path, *, allow_torn_end: bool = False) -> tuple[Mapping[str, Any], ...]:
-    """Read the objects of a JSON-lines file; () where it does not exist.
+def _checked(value: Any, form: Any, path: Path) -> None:
+    try:
+        check_form(value, form)
+    except ValueError as cause:
+        raise CheckpointError(f"{path} is damaged ({cause}): restore the file, or make it again") from cause
 
-    `allow_torn_end` ignores a last line that is not JSON: a log that is still being written.
-    """
+
+def read_log(path: Path) -> tuple[Mapping[str, Any], ...]:
+    """Read a training log; () where it does not exist. A last line that is not JSON is still being written."""
     if not path.is_file():
         return ()
     lines = [(number, line) for number, line in enumerate(path.read_bytes().splitlines(), start=1) if line.strip()]
@@ -149,19 +170,16 @@ def read_lines(path: Path, *, allow_torn_end: bool = False) -> tuple[Mapping[str
     read: list[Mapping[str, Any]] = []
     for number, line in lines:
         try:
-            row = _parse(line.decode("utf-8"))
+            row = parse_json(line.decode("utf-8"))
         except ValueError as cause:
-            if allow_torn_end and number == lines[-1][0]:
+            if number == lines[-1][0]:
                 break
             raise CheckpointError(f"{path}, line {number} is not JSON ({cause}); {remedy}") from cause
         if not isinstance(row, dict):
             raise CheckpointError(f"{path}, line {number}: expected a JSON object, got {type(row).__name__}; {remedy}")
+        _checked(row, LOG_LINE, path)
         read.append(row)
     return tuple(read)
-
-
-def _parse(text: str) -> Any:
-    return json.loads(text, parse_constant=lambda _: None)
 
 
 def _json(value: Any, indent: str = "") -> Iterator[str]:

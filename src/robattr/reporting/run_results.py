@@ -11,13 +11,17 @@ from typing import Any
 from robattr import data
 from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
+from robattr.evaluation.records import read as read_records
 from robattr.evaluation.records import read_settings
 from robattr.evaluation.summary import check as check_summary
+from robattr.evaluation.summary import read as read_summary
 from robattr.evaluation.summary import records_of
 from robattr.reporting.record import (
+    CONFIG,
+    ENVIRONMENT,
     evaluated_dataset,
     method_of,
-    read_lines,
+    read_log,
     read_object,
     read_record,
     rows,
@@ -170,15 +174,15 @@ def read_run(path: str | Path) -> RunResults:
             f"{root} is neither a run directory (it has no config.json) nor a folder of records: `robattr train` and "
             "`robattr record` write them"
         )
-    config = read_object(root / "config.json")
+    config = read_object(root / "config.json", CONFIG)
     environment = root / "environment.json"
-    metrics = read_lines(root / "metrics.jsonl", allow_torn_end=True)
+    metrics = read_log(root / "metrics.jsonl")
     return RunResults(
         name=_approach(config, root),
         variant=variant(config),
         path=root,
         config=config,
-        environment=read_object(environment) if environment.is_file() else {},
+        environment=read_object(environment, ENVIRONMENT) if environment.is_file() else {},
         metrics=metrics,
         training=summarise(metrics),
         evaluations=tuple(_read_evaluation(found) for found in sorted((root / "records").glob("*.json"))),
@@ -254,8 +258,8 @@ def _distinguish(run: RunResults, twins: Sequence[RunResults]) -> RunResults:
 def _read_evaluation(path: Path) -> EvaluationResults:
     """A summary and its records, with which it must agree."""
     weights = read_settings(path).get("weights") if path.with_suffix(".settings").is_file() else None
-    summary = read_object(path)
-    records = tuple(records_of(summary, read_lines(path.with_suffix(".jsonl"))))
+    summary, lines = read_summary(path), path.with_suffix(".jsonl")
+    records = tuple(records_of(summary, read_records(lines) if lines.is_file() else ()))
     check_summary(summary, records, source=path)
     return EvaluationResults(summary, records, _gallery(path), path, weights)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import Literal
 import torch
 
 from robattr import models, recipes
+from robattr._form import parse_json
 from robattr.attacks import IFIA
 from robattr.attacks.maps import by_name
 from robattr.data import info
@@ -82,8 +82,8 @@ class Job:
     def evaluated(self) -> bool:
         """Whether a summary of this many examples exists."""
         summary = self.path / "records" / f"{self.protocol}-{self.map}.json"
-        with suppress(OSError, ValueError, KeyError):
-            return bool(json.loads(summary.read_text(encoding="utf-8"))["examples"] == self.examples)
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return bool(parse_json(summary.read_text(encoding="utf-8"))["examples"] == self.examples)
         return False
 
     def starts_from(self, other: Job) -> bool:

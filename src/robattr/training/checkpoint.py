@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from robattr._form import check_form
 from robattr._version import __version__
 from robattr.engine.files import remove_unfinished, write_atomically
 from robattr.errors import CheckpointError
@@ -27,6 +28,10 @@ from robattr.models.architecture import RENAMED
 from robattr.training.config import TrainConfig
 
 FORMAT = 1  # increase it when older versions cannot continue from new files
+FORM = {
+    "format": int, "version": str, "step": int, "config": {"model?": str}, "model": dict, "optimizer?": dict,
+    "averaged?": (dict, None),
+}  # fmt: skip
 WORDS = {"custom": "the objective", "custom_source": "the hash of its source"}
 NAME = re.compile(r"step-(\d{9})-([0-9a-f]{16})\.pt")
 
@@ -100,7 +105,11 @@ def load(checkpoint: Checkpoint, run: TrainConfig | None = None) -> bytes:
     content = checkpoint.path.read_bytes()
     if _digest(content) != checkpoint.digest:
         raise CheckpointError(f"{name} is damaged: its content does not match the hash in its name")
-    state = unpack(content)
+    try:
+        state = unpack(content)
+        check_form(state, FORM)
+    except Exception as cause:  # foreign bytes can raise any error
+        raise CheckpointError(f"{name} is damaged: {str(cause).partition(chr(10))[0]}") from cause
     if state["format"] > FORMAT:
         raise CheckpointError(
             f"{name} was written by robattr {state['version']} (checkpoint format {state['format']}), this is "

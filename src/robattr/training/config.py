@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import torch
 
 from robattr import objectives
+from robattr._text import LARGEST
 from robattr.errors import InvalidInput, nearest
 from robattr.formula import (
     PGD,
@@ -21,7 +22,7 @@ from robattr.formula import (
     l2,
     power,
 )  # fmt: skip
-from robattr.formula.quadrature import Rules, gauss_legendre, left, midpoint, radau, right
+from robattr.formula.quadrature import MOST_NODES, Rules, gauss_legendre, left, midpoint, radau, right
 from robattr.training import custom as customs
 from robattr.training import schedules
 from robattr.training.custom import Custom
@@ -117,8 +118,14 @@ class TrainConfig:
         for name in ("momentum", "average"):
             if not 0 <= getattr(self, name) < 1:
                 raise InvalidInput(f"{name} must be in [0, 1), for example 0.9, got {getattr(self, name)}")
+        for name, maximum in MAXIMUM.items():
+            if getattr(self, name) > maximum:
+                raise InvalidInput(f"{name} must be at most {maximum:,}, got {getattr(self, name):,}")
         if not self.seed < 2**63:
             raise InvalidInput(f"seed must be below 2**63, the limit of torch, got {self.seed}")
+        for name, value in vars(self).items():
+            if isinstance(value, float) and not abs(value) <= LARGEST:
+                raise InvalidInput(f"{name} must be a number of at most {LARGEST:g}, got {value}")
         if self.schedule == "piecewise" and len(self.rates) != len(self.boundaries) + 1:
             raise InvalidInput(
                 f"a piecewise schedule needs one more rate than boundaries, got rates={self.rates} and "
@@ -314,6 +321,10 @@ BOOKKEEPING = (
 )  # fmt: skip
 FAR = 1e4  # step of input-gradient regularisation, in radii: the random start keeps a share of 1e-4
 USES_WARMUP = ("linear", "cosine", "one-cycle")  # schedules: those that also depend on the number of steps
+MAXIMUM = {
+    "steps": 10**9 - 1,  # a checkpoint is named by nine digits
+    "batch": 10**8, "m": MOST_NODES, "m_attack": MOST_NODES, "attack_steps": 10**5,
+}  # fmt: skip
 MINIMUM = {
     "weight_l2": 0, "smoothness": 0, "worst_case": 0, "k": 1,
     "weight": 0, "eps": 0, "step_size": 0, "gamma": 0, "budget": 0, "gamma_rate": 0, "decay": 0, "warmup": 0,

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from robattr._extras import need
+from robattr._form import parse_json
+from robattr._text import printable
 from robattr.engine.files import check_same, write_atomically
 from robattr.errors import CheckpointError
 from robattr.training.config import TrainConfig
@@ -94,7 +96,8 @@ class Log:
         os.fsync(self._file.fileno())
 
     def _print(self, line: str) -> None:
-        """Print a line on stderr, above the bar if there is one."""
+        """Print a line on stderr, above the bar if there is one; a note may have a name from outside."""
+        line = printable(line)
         if self._bar is None:
             print(line, file=sys.stderr, flush=True)
         else:
@@ -135,7 +138,7 @@ def _truncate(metrics: Path, step: int) -> None:
 
 def _step_of(line: bytes) -> float:
     try:
-        return float(json.loads(line)["step"])
+        return float(parse_json(line)["step"])
     except (ValueError, KeyError, TypeError):  # not a record
         return inf
 

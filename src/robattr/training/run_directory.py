@@ -5,7 +5,6 @@ RUN/config.json  environment.json  metrics.jsonl  checkpoints/  model.safetensor
 
 from __future__ import annotations
 
-import json
 import platform
 import shlex
 import subprocess
@@ -22,6 +21,7 @@ import numpy
 import torch
 
 from robattr import _version
+from robattr._form import check_form, parse_json
 from robattr.engine.files import Lock, locked, write_json
 from robattr.engine.processes import World, restarts
 from robattr.errors import CheckpointError, InvalidInput
@@ -120,7 +120,7 @@ def claim(path: Path, run: TrainConfig, *, world: World, resume: bool) -> Iterat
 def read_config(here: RunDirectory) -> dict[str, Any]:
     """The resolved configuration of a run."""
     try:
-        config = json.loads(here.config.read_text(encoding="utf-8"))
+        config = parse_json(here.config.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{here.path} is not a run directory: it has no {here.config.name}") from None
     except ValueError as error:  # not UTF-8, or not JSON
@@ -154,7 +154,11 @@ def _with_history(path: Path, now: dict[str, Any]) -> dict[str, Any]:
     """The environment in which the run started; under `resumed`, those in which it was resumed."""
     if not path.exists():
         return now
-    first = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        first = parse_json(path.read_text(encoding="utf-8"))
+        check_form(first, {"resumed?": [dict]})
+    except ValueError as cause:
+        raise CheckpointError(f"{path} is damaged ({cause}): move it away to continue") from cause
     return {**first, "resumed": [*first.get("resumed", []), now]}
 
 

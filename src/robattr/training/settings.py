@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import isfinite
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
+from robattr._form import parse_json, parse_toml
 from robattr._text import number
 from robattr.errors import InvalidInput, nearest
 from robattr.models.architecture import RENAMED
@@ -90,7 +90,7 @@ def read_file(path: Path) -> dict[str, Any]:
     """The settings of a TOML file, or of the `config.json` of an earlier run."""
     try:
         text = path.read_text(encoding="utf-8")
-        settings = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        settings = parse_json(text) if path.suffix == ".json" else parse_toml(text)
     except FileNotFoundError:
         raise InvalidInput(f"no configuration file {path}") from None
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, JSON or TOML
@@ -122,6 +122,8 @@ def _read(kind: Any, text: str) -> Any:
     if kind is bool:
         return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(text.lower(), text)
     if kind in (int, float):
+        if kind is int and text.removeprefix("-").isdecimal() and len(text) < 20:
+            return int(text)  # exactly
         try:  # also reads 8/255, 1_000 and 1e5
             value = number(text)
         except InvalidInput:

@@ -53,7 +53,7 @@ def init_or_resume(
         notes += [f"skipped a checkpoint: {reason}" for reason in refused]
     try:
         state.restore(checkpoint.unpack(world.from_leader(content)))
-    except (RuntimeError, ValueError) as error:  # from torch: names, shapes or parameter groups differ
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:  # names, shapes or groups differ
         first = str(error).replace(":\n", "\n").splitlines()[:2][-1].strip()
         raise CheckpointError(
             f"{here.path} was started with another network ({first}): use that one, or choose another --out"

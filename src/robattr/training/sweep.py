@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, get_origin
 
 from robattr._extras import need
+from robattr._form import check_form, parse_json
 from robattr.engine.files import InUse, locked, write_atomically, write_json
 from robattr.errors import CheckpointError, Diverged, InvalidInput
 from robattr.training import settings
@@ -224,9 +225,10 @@ def _stored(out: Path, over: Mapping[str, Axis], label: str) -> list[tuple[Point
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
-        return {"point": dict(stored["point"]), "scores": dict(stored["scores"])}
-    except (ValueError, TypeError, KeyError) as cause:
+        stored = parse_json(file.read_text(encoding="utf-8"))
+        check_form(stored, {"point": {str: (float, str, bool, None)}, "scores": {str: (None, {str: float})}})
+        return {"point": stored["point"], "scores": stored["scores"]}
+    except ValueError as cause:
         raise CheckpointError(
             f"expected the point and the scores of a run in {file}, got other content: delete the file; the run is "
             "measured again, but not trained again"

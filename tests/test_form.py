@@ -1,0 +1,50 @@
+"""Forms of JSON values, and texts that a parser must survive."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from robattr._form import check_form, parse_json, parse_toml
+
+FORM = {"id": int, "score?": (float, None), "names?": [str], "columns?": {str: {"value": float}}}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"id": 1},
+        {"id": 0, "score": 0.5, "names": [], "columns": {}, "more": object},
+        {"id": 0, "score": None, "names": ["a"], "columns": {"topk": {"value": 3}}},
+    ],
+)
+def test_values_of_the_form(value: object) -> None:
+    check_form(value, FORM)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ([], "it: expected an object, got []"),
+        ({}, "id is missing"),
+        ({"id": True}, "id: expected a whole number, got True"),
+        ({"id": 1.0}, "id: expected a whole number, got 1.0"),
+        ({"id": 10**30}, "id: expected a whole number, got 1000"),
+        ({"id": 1, "score": "0.5"}, "score: expected a number or nothing, got '0.5'"),
+        ({"id": 1, "score": float("inf")}, "score: expected a number or nothing, got inf"),
+        ({"id": 1, "score": 10**400}, "score: expected a number or nothing"),
+        ({"id": 1, "names": ["a", 2]}, "names[1]: expected text, got 2"),
+        ({"id": 1, "columns": {"topk": {}}}, "columns.topk.value is missing"),
+    ],
+)
+def test_other_values_are_named_by_their_place(value: object, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        check_form(value, FORM)
+
+
+def test_deep_and_odd_texts_are_value_errors() -> None:
+    for parse, text in ((parse_json, "[" * 100_000), (parse_toml, "a = " + "[" * 100_000), (parse_json, "9" * 5000)):
+        with pytest.raises(ValueError):  # noqa: PT011
+            parse(text)
+    assert parse_json("[NaN, -Infinity, 1]") == [None, None, 1]
