@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from PIL import Image
 
 from robattr import data
+from robattr.auditing.as_dataset import common_size
 from robattr.data.dataset import SPLITS
 from robattr.errors import DataError, InvalidInput
 from robattr.evaluation import for_dataset
@@ -175,3 +177,29 @@ def test_a_limit_reads_some_of_the_images_drawn_by_the_seed(folder: Path) -> Non
     again = data.from_folder(folder, size=8, validation=0.0, test=0.0, limit=5, seed=3)
     assert torch.equal(again.train.images, some.train.images)
     assert sizes(data.from_folder(folder, size=8, validation=0.0, test=0.0, limit=10**6)) == sizes(whole)
+
+
+def test_a_pipe_with_the_name_of_an_image_is_skipped(folder: Path) -> None:
+    """Reading it would wait for a writer, forever."""
+    os.mkfifo(folder / "cat" / "pipe.png")
+    with pytest.warns(UserWarning, match=r"1 images .* cannot be read .*pipe\.png"):
+        dataset = data.from_folder(folder, size=8)
+    assert dataset.skipped == (str(folder / "cat" / "pipe.png"),)
+    with pytest.raises(InvalidInput, match="expected square images of one size"):
+        common_size(folder)
+
+
+@pytest.mark.parametrize("target", ["..", ".", "../../animals"])
+def test_a_link_that_leads_back_is_refused(folder: Path, target: str) -> None:
+    (folder / "cat" / "more").symlink_to(target)
+    for read in (lambda: data.from_folder(folder, size=8), lambda: common_size(folder)):
+        with pytest.raises(DataError, match=r"more.*, a link back to a folder above: remove it"):
+            read()
+
+
+def test_one_image_in_two_classes_is_refused(folder: Path) -> None:
+    (folder / "dog" / "again.png").symlink_to(folder / "dog" / "0.png")
+    data.from_folder(folder, size=8)  # twice in one class is the user's choice
+    (folder / "dog" / "more").symlink_to(folder / "cat")
+    with pytest.raises(DataError, match="are one file in two classes, cat and dog: remove the link"):
+        data.from_folder(folder, size=8)

@@ -125,7 +125,7 @@ def common_size(folder: Path) -> int:
     """The side of a folder's images if all are squares of one size; otherwise the user must choose."""
     pillow: Any = need("PIL.Image", extra="data")
     sizes: Counter[tuple[int, int]] = Counter()
-    for file in image_files(folder.expanduser()):
+    for file in filter(Path.is_file, image_files(folder.expanduser())):
         try:
             with pillow.open(file) as picture:
                 sizes[picture.size] += 1

@@ -40,8 +40,9 @@ def from_folder(
     by Lanczos, aspect ignored. Labels follow the sorted names of the class folders, ids the sorted paths. A split
     without a folder is taken from the training images: the share `validation` or `test` of every class, drawn by the
     seed. Hidden files and files without an image suffix are ignored; images that cannot be read are skipped, with one
-    warning, and listed in `skipped`. Symbolic links are followed. With a `limit`, at most that many images of each
-    folder of classes are read, drawn by the seed.
+    warning, and listed in `skipped`. Symbolic links are followed; one that leads back to a folder
+    above, or puts an image into two classes, is refused. With a `limit`, at most that many images of each folder of
+    classes are read, drawn by the seed.
     """
     top = Path(path).expanduser()
     if not top.is_dir():
@@ -122,6 +123,7 @@ def _read(
             f"{folder}: expected the classes of the training folder, got also {', '.join(foreign)}: rename them"
         )
     files = [(label, file) for label, name in enumerate(classes) for file in image_files(folder / name)]
+    _check_labels(files, classes)
     if limit is not None and limit < len(files):
         drawn = torch.randperm(len(files), generator=torch.Generator().manual_seed(seed))[:limit]
         files = [files[at] for at in drawn.sort().values.tolist()]
@@ -142,15 +144,41 @@ def _visible(folder: Path) -> list[Path]:
     return sorted(child for child in folder.iterdir() if not child.name.startswith(".")) if folder.is_dir() else []
 
 
-def image_files(folder: Path) -> list[Path]:
-    """The images below a folder, by suffix, sorted by path, without hidden files and folders."""
-    found = []
+def image_files(folder: Path, above: tuple[tuple[int, int], ...] = ()) -> list[Path]:
+    """The images below a folder, by suffix, sorted by path, without hidden files and folders.
+
+    `above` are the folders that contain it, by device and inode: a link that leads back to one would repeat their
+    images, under other labels.
+    """
+    found: list[Path] = []
+    if folder.is_dir():
+        above = (*above, _identity(folder))
     for child in _visible(folder):
         if child.is_dir():
-            found += image_files(child)
+            if _identity(child) in above:
+                raise DataError(f"expected folders of images, got {child}, a link back to a folder above: remove it")
+            found += image_files(child, above)
         elif child.suffix.lower() in SUFFIXES:
             found.append(child)
     return found
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    there = path.stat()
+    return there.st_dev, there.st_ino
+
+
+def _check_labels(files: list[tuple[int, Path]], classes: tuple[str, ...]) -> None:
+    """Refuse a file that links put into two classes."""
+    seen: dict[tuple[int, int], tuple[int, Path]] = {}
+    for label, file in files:
+        if file.is_file():
+            first, other = seen.setdefault(_identity(file), (label, file))
+            if first != label:
+                raise DataError(
+                    f"{other} and {file} are one file in two classes, {classes[first]} and {classes[label]}: remove "
+                    "the link from one of them"
+                )
 
 
 def _read_image(file: Path, *, size: int, mode: str) -> NDArray[np.uint8] | None:
@@ -159,6 +187,8 @@ def _read_image(file: Path, *, size: int, mode: str) -> NDArray[np.uint8] | None
     16-bit grey is scaled to 8 bits (Pillow would clip it to white); 32-bit integers and floats have no known range and
     are not read.
     """
+    if not file.is_file():  # a pipe, which would be waited for, or a broken link
+        return None
     pillow: Any = need("PIL.Image", extra="data")
     operations: Any = need("PIL.ImageOps", extra="data")
     try:
