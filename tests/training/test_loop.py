@@ -432,17 +432,6 @@ def test_validation_sees_the_validation_split_alone(tmp_path):
     assert outcome.val_accuracy is None
 
 
-def test_tensorboard_gets_the_same_figures(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    go(replace(QUICK, tensorboard=True), tmp_path / "run")
-    board = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
-    board.Reload()
-    records = [record for record in lines(tmp_path / "run") if "loss" in record]
-    assert [event.step for event in board.Scalars("loss")] == [record["step"] for record in records]
-    assert [event.value for event in board.Scalars("loss")] == pytest.approx([record["loss"] for record in records])
-
-
 def test_what_cannot_be_built_is_refused_with_a_remedy(tmp_path):
     with pytest.raises(InvalidInput, match=r"unknown model 'smal_cnn'.*did you mean 'small_cnn'"):
         train(replace(QUICK, model="smal_cnn"), tmp_path / "a", dataset=tiny_data(), device="cpu")

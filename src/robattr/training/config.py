@@ -101,6 +101,7 @@ class TrainConfig:
     checkpoint_every: int = 500
     keep: int = 2  # number of checkpoints kept
     tensorboard: bool = False
+    wandb: bool = False  # Weights & Biases
 
     def __post_init__(self) -> None:
         for name in CHOICES:
@@ -318,6 +319,7 @@ RULES: dict[str, Rules] = {
 }  # fmt: skip
 BOOKKEEPING = (
     "recipe", "deterministic", "compile", "log_every", "validate_every", "checkpoint_every", "keep", "tensorboard",
+    "wandb",
 )  # fmt: skip
 FAR = 1e4  # step of input-gradient regularisation, in radii: the random start keeps a share of 1e-4
 USES_WARMUP = ("linear", "cosine", "one-cycle")  # schedules: those that also depend on the number of steps

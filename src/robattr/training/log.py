@@ -1,4 +1,4 @@
-"""What a run reports: `metrics.jsonl`, TensorBoard, and a progress bar or plain lines on stderr."""
+"""What a run reports: `metrics.jsonl`, trackers, and a progress bar or plain lines on stderr."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from robattr._extras import need
 from robattr._form import parse_json
 from robattr._text import printable
 from robattr.engine.files import check_same, write_atomically
 from robattr.errors import CheckpointError
 from robattr.training.config import TrainConfig
 from robattr.training.run_directory import RunDirectory
+from robattr.training.trackers import trackers
 
 Record = Mapping[str, float | int]
 
@@ -33,8 +33,8 @@ class Log:
         self._silent, self._steps = silent, run.steps
         if not silent:
             _truncate(here.metrics, step)
+            self._trackers = trackers(here.path, run, step=step)
             self._file = open(here.metrics, "a", encoding="utf-8")  # noqa: SIM115 (closed by __exit__)
-            self._tensorboard = _tensorboard(here.path, step) if run.tensorboard else None
             self._bar = _bar(run.steps, step) if sys.stderr.isatty() else None
 
     def __enter__(self) -> Log:
@@ -47,8 +47,8 @@ class Log:
             self._bar.stop()
         with suppress(OSError):  # `write` has already reported a full disk
             self._file.close()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
+        for tracker in self._trackers:
+            tracker.close()
 
     def rate(self, step: int) -> float:
         """Steps per second since the last call."""
@@ -68,10 +68,8 @@ class Log:
                 f"could not write {self._file.name} ({error.strerror}); checkpoints are untouched: make room, then "
                 "continue with --resume"
             ) from error
-        if self._tensorboard is not None:
-            for key, value in record.items():
-                if key != "step":
-                    self._tensorboard.add_scalar(key, value, record["step"])
+        for tracker in self._trackers:
+            tracker.log({key: value for key, value in record.items() if key != "step"}, int(record["step"]))
         words = _words(record, self._steps)
         if self._bar is None or "val_accuracy" in record:
             self._print(f"step {record['step']}/{self._steps}  {words}")
@@ -141,10 +139,3 @@ def _step_of(line: bytes) -> float:
         return float(parse_json(line)["step"])
     except (ValueError, KeyError, TypeError):  # not a record
         return inf
-
-
-def _tensorboard(path: Path, step: int) -> Any:
-    need("tensorboard", extra="track")
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(path / "tensorboard"), purge_step=step + 1)
