@@ -83,3 +83,24 @@ def test_probabilities_instead_of_logits_are_refused() -> None:
     x, y = bars(3)
     with pytest.raises(InvalidInput, match="got probabilities"):
         robattr.certify(torch.nn.Sequential(taught(Plain(), *bars(30)), torch.nn.Softmax(1)), x, y, map="sg", **SMALL)
+
+
+def test_an_audit_shows_certificates_when_asked(tmp_path: Path) -> None:
+    net, few = taught(Plain(), *bars(30)), robattr.certificates.Smoothing(0.1, 40, 0.1)
+    settings = {
+        "maps": "sg",
+        "protocol": "paper",
+        "examples": 6,
+        "steps": 1,
+        "device": "cpu",
+        "out": tmp_path / "a.html",
+    }
+    without = robattr.audit(net, bars(), **settings)
+    assert "What no attack can move" not in (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert without.run.certificates == ()
+    found = robattr.audit(net, bars(), certify=few, **settings)  # continues the audit
+    assert "What no attack can move" in (tmp_path / "a.html").read_text(encoding="utf-8")
+    (certified,) = found.run.certificates
+    assert certified.radii == [0.05, 0.1, 0.25]
+    assert certified.summary["settings"]["sigma"] == 0.1
+    assert [r["id"] for r in certified.records] == [r["id"] for r in found.run.evaluations[0].records]

@@ -14,6 +14,7 @@ from robattr.attacks.maps import AttributionMap
 from robattr.auditing.as_dataset import Data, as_dataset
 from robattr.auditing.record import ProtocolName, Settings, Watch, record
 from robattr.auditing.wrapped_model import Preprocessing, wrap
+from robattr.certificates import Smoothing
 from robattr.engine.processes import join
 from robattr.errors import InvalidInput
 from robattr.formula.network import second_order
@@ -57,6 +58,7 @@ def audit(
     seed: int = 0,
     device: str = "auto",
     compiled: bool = False,
+    certify: Smoothing | bool = False,
     fresh: bool = False,
     command: str | None = None,
     watch: Watch = lambda title, done, total: None,
@@ -70,10 +72,11 @@ def audit(
     maps            which explanations: "ig,sg,captum:Saliency", your own `AttributionMap`, or a list of both
     protocol        "paper" compares with published numbers, "strict" is a stronger attack, or "both"
     compiled        compile the attack: takes minutes, and is faster on a GPU
+    certify         also certify smoothed explanations (docs/certificates.md); True: σ of a quarter of the range
     out             the page to write, "audit.html"; records go to the folder "audit" beside it, and the same call
                     continues an interrupted audit. None: nothing is written
     """
-    settings = Settings(eps, maps, protocol, examples, steps, points, seed, compiled)
+    settings = Settings(eps, maps, protocol, examples, steps, points, seed, compiled, certify)
     with join(device) as world, TemporaryDirectory() as scratch:
         if out is None and world.size > 1:
             raise InvalidInput("several processes share an audit through its folder: give one, out='audit.html'")

@@ -17,6 +17,7 @@ from robattr.attacks.maps import AttributionMap, by_name, integrated_gradients, 
 from robattr.auditing.as_dataset import digest, draw
 from robattr.auditing.interop import captum_map
 from robattr.auditing.wrapped_model import WrappedModel
+from robattr.certificates import Examples, Smoothing, certify
 from robattr.data import Dataset
 from robattr.engine import precision
 from robattr.engine.files import locked, write_json
@@ -33,6 +34,8 @@ from robattr.training.run_directory import RunDirectory, environment, read_confi
 
 # An audit continues where these are equal.
 DECISIVE = ("dataset", "bounds", "preprocessing", "examples", "training", "attack", "weights")
+
+SIGMA, RADII = 0.25, (0.05, 0.1, 0.25)  # of certificates, over the width of the range
 
 ProtocolName: TypeAlias = Literal["both", "paper", "strict"]
 
@@ -52,6 +55,7 @@ class Settings:
     points: int | None = None
     seed: int = 0
     compiled: bool = False  # compile the attack, for a GPU
+    certify: Smoothing | bool = False  # also certify smoothed explanations
 
     def __post_init__(self) -> None:
         if self.protocol not in ("both", "paper", "strict"):
@@ -152,7 +156,9 @@ def record(
         "weights": digest_of_weights(model),
     }
     with _claimed(RunDirectory(folder), full, world, command=command, fresh=fresh):
-        return measure(model, data, (x, y, ids), settings, folder, world=world, command=command, watch=watch)
+        return measure(
+            model, data, (x, y, ids), settings, folder, world=world, command=command, watch=watch, fresh=fresh
+        )
 
 
 def measure(
@@ -165,6 +171,7 @@ def measure(
     world: World,
     command: str,
     watch: Watch,
+    fresh: bool = False,
 ) -> RunResults:
     """Evaluate every protocol and map of `settings` into the run directory `folder`."""
     x, y, ids = examples
@@ -179,6 +186,17 @@ def measure(
                 metadata={"run": folder.name, "classes": list(data.classes), "command": command},
                 progress=partial(watch, f"{protocol.name} {map.name}"),
             )  # fmt: skip
+        if settings.certify:
+            width = data.bounds[1] - data.bounds[0]
+            default = Smoothing(sigma=SIGMA * width, seed=settings.seed)
+            smoothing = default if isinstance(settings.certify, bool) else settings.certify
+            certify(
+                Examples(model, map, x, y.long(), ids, smoothing, data.bounds),
+                [radius * width for radius in RADII],
+                out=OutputDir(folder / "certificates", world.rank, world.size, fresh=fresh),
+                metadata={"run": folder.name, "dataset": data.name, "command": command},
+                progress=partial(watch, f"certify {map.name}"),
+            )
     return read_run(folder)
 
 

@@ -79,6 +79,9 @@ def audit(
     seed: Seed = 0,
     device: Device = "auto",
     compiled: Annotated[bool, typer.Option("--compile", help="Compile the attack (for a GPU).")] = False,
+    certify: Annotated[
+        bool, typer.Option("--certify", help="Also prove bounds of smoothed explanations; robattr certify has options.")
+    ] = False,
     trust: Trust = False,
 ) -> None:
     """Attack the explanations of your model and report on one page how robust they are.
@@ -94,7 +97,8 @@ def audit(
             eps=None if eps is None else number(eps), maps=maps, protocol=protocol,  # type: ignore[arg-type]
             examples=examples, steps=steps, points=points, out=out, name=model.rpartition("/")[2],
             size=size, channels=channels, classes=_names(classes), seed=seed, device=device,
-            compiled=compiled, fresh=fresh, command=shlex.join(["robattr", *sys.argv[1:]]), watch=watch,
+            compiled=compiled, certify=certify, fresh=fresh,
+            command=shlex.join(["robattr", *sys.argv[1:]]), watch=watch,
         )  # fmt: skip
     for note in found.notes:
         _say(f"note: {note}")

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from robattr._extras import need
 from robattr._text import printable
+from robattr.evaluation.gallery import read_gallery
 from robattr.metrics import intervals
 from robattr.metrics.columns import COLUMN
+from robattr.reporting import certified
+from robattr.reporting.figures import STYLE, inline_svg
 from robattr.reporting.run_results import RunResults
 from robattr.reporting.tables import cell_of
 from robattr.reporting.verdict import mean_score, records_by_class, strictest, verdict
@@ -19,13 +23,14 @@ LISTED = 200  # skipped files named
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, sentences, a list of points and a table; what is empty is not shown. The page escapes all text."""
+    """A heading, sentences, a list of points, a table and figures; what is empty is not shown. All text is escaped."""
 
     title: str
     sentences: tuple[str, ...] = ()
     points: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
+    figures: tuple[str, ...] = ()  # SVG elements that `inline_svg` made
 
 
 def audits(runs: Sequence[RunResults]) -> list[RunResults]:
@@ -43,8 +48,8 @@ def opening(run: RunResults) -> list[Section]:
 
 
 def closing(run: RunResults, *, notes_of: RunResults | None = None) -> list[Section]:
-    """The sections after the numbers: the control, the classes, changes to the model, skipped files."""
-    sections = [control(run), classes(run)]
+    """The sections after the numbers: certificates, the control, the classes, changes to the model, skipped files."""
+    sections = [*certified_section(run), control(run), classes(run)]
     config = (notes_of or run).config
     notes, skipped = config.get("notes") or (), config.get("skipped") or ()
     if notes:
@@ -55,6 +60,22 @@ def closing(run: RunResults, *, notes_of: RunResults | None = None) -> list[Sect
         shown = tuple(printable(str(name)) for name in skipped[:LISTED])
         sections.append(Section("Files that were skipped", (said + more,), points=shown))
     return sections
+
+
+def certified_section(run: RunResults) -> list[Section]:
+    """The certificates, if the audit was asked for them, with the certified pixels of a few examples."""
+    if not run.certificates:
+        return []
+    gallery = next((read_gallery(e.gallery) for e in run.evaluations if e.gallery), None)
+    figures = []
+    with need("matplotlib", extra="report").rc_context({**STYLE, "svg.fonttype": "none"}):
+        for found in run.certificates:
+            drawn = None if gallery is None else certified.marked_maps(found, gallery)
+            if drawn is not None:
+                figures.append(inline_svg(drawn, name=f"Certified pixels of {found.summary['map']} maps"))
+    columns = ("", *(column.title for column in certified.COLUMNS))
+    said, rows = certified.sentences(run.certificates[0]), certified.rows(run.certificates)
+    return [Section("What no attack can move", said, columns=columns, rows=rows, figures=tuple(figures))]
 
 
 def control(run: RunResults) -> Section:

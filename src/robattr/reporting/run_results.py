@@ -16,6 +16,7 @@ from robattr.evaluation.records import read_settings
 from robattr.evaluation.summary import check as check_summary
 from robattr.evaluation.summary import read as read_summary
 from robattr.evaluation.summary import records_of
+from robattr.reporting.certified import CertificateResults, read_certificates
 from robattr.reporting.record import (
     CONFIG,
     ENVIRONMENT,
@@ -93,6 +94,7 @@ class RunResults:
     metrics: tuple[Mapping[str, Any], ...]
     training: TrainingSummary
     evaluations: tuple[EvaluationResults, ...]
+    certificates: tuple[CertificateResults, ...] = ()
 
     @property
     def dataset(self) -> str:
@@ -186,6 +188,7 @@ def read_run(path: str | Path) -> RunResults:
         metrics=metrics,
         training=summarise(metrics),
         evaluations=tuple(_read_evaluation(found) for found in sorted((root / "records").glob("*.json"))),
+        certificates=read_certificates(root / "certificates"),
     )
 
 
