@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from robattr.engine import Step
+from robattr.formula.objective import Joint, Rho, Robust
 
 
 def mlp(classes: int = 3) -> nn.Module:
@@ -127,3 +130,25 @@ def directional(value: Callable[[], Tensor], tensors: list[Tensor], *, h: float 
 def direction(tensors: list[Tensor], *, seed: int = 0) -> list[Tensor]:
     g = torch.Generator().manual_seed(seed)
     return [torch.randn(t.shape, generator=g, dtype=t.dtype) for t in tensors]
+
+
+UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}
+GROWTH = 2.0**14
+
+
+def assert_rounding(ours: Iterable[Tensor], theirs: Iterable[Tensor], *, growth: float = GROWTH) -> None:
+    """‖a − b‖ ≤ growth · u · ‖b‖: two computations of the same numbers in another order, u the unit roundoff.
+
+    `growth` bounds how often rounding is amplified: sums of some thousand terms, through a few layers, forward and
+    backward. All of the tensors together, because one of them may be zero but for rounding.
+    """
+    a, b = (torch.cat([t.detach().flatten() for t in each]) for each in (ours, theirs))
+    assert float((a - b).norm()) <= growth * UNIT[b.dtype] * float(b.norm())
+
+
+def step_of(step: Step, rho: Robust | Joint, x: Tensor, y: Tensor, start: Tensor) -> tuple[Rho, list[Tensor]]:
+    """One step from zero gradients: ρ, and the gradients of all parameters."""
+    step.model.zero_grad()
+    out = step(rho, x, y, start=start)
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in step.model.parameters()]
+    return out, gradients

@@ -1,17 +1,12 @@
-"""Every fast path gives what the plain formula gives.
-
-Two computations of the same numbers in another order differ by rounding: ‖a − b‖ ≤ growth · u · ‖b‖ with u the unit
-roundoff of the precision. `growth` bounds how often it is amplified: sums of some thousand terms, through a few layers,
-forward and backward.
-"""
+"""Every fast path gives what the plain formula gives."""
 
 from __future__ import annotations
 
 import copy
 import shutil
 import warnings
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,8 +16,23 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.nn import functional as F
 
-from nets import NETS, OldTanh, OwnActivation, OwnTanh, Residual, conv, images
-from robattr import PGD, L2Ball, LinfBall, displacement, l2, objectives, power
+from nets import NETS, UNIT, OldTanh, OwnActivation, OwnTanh, Residual, assert_rounding, conv, images, step_of
+from robattr import (
+    APGD,
+    PGD,
+    Best,
+    Box,
+    L1Ball,
+    L2Ball,
+    LinfBall,
+    RandomSigns,
+    Size,
+    averaged,
+    displacement,
+    l2,
+    objectives,
+    power,
+)
 from robattr.engine import Compiled, Step, deterministic, layout, precision, tuned
 from robattr.engine.compiled import WrongWhenCompiled, check_close, inductor, trace, traced, train_mode_differs
 from robattr.engine.processes import World
@@ -30,21 +40,11 @@ from robattr.engine.step import _numbers
 from robattr.errors import CompilationFellBack, InvalidInput
 from robattr.formula.neighbourhoods import Neighbourhood
 from robattr.formula.network import bind, gradient
-from robattr.formula.objective import Rho, Robust
+from robattr.formula.objective import Robust
 from robattr.models import resnet
 from robattr.training.state import TrainState
 from robattr.training.step import train_step
 from train_fixtures import QUICK
-
-UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}
-GROWTH = 2.0**14
-
-
-def assert_rounding(ours: Iterable[Tensor], theirs: Iterable[Tensor], *, growth: float = GROWTH) -> None:
-    """All of the tensors together, because one of them may be zero but for rounding."""
-    a, b = (torch.cat([t.detach().flatten() for t in each]) for each in (ours, theirs))
-    assert float((a - b).norm()) <= growth * UNIT[b.dtype] * float(b.norm())
-
 
 MAKE = {
     "natural": lambda w, e: objectives.natural(),
@@ -55,13 +55,6 @@ MAKE = {
     "wasserstein": lambda w, e: objectives.wasserstein(objectives.spread(3), w, power(l2, 2) @ displacement, PGD(2, e)),
 }
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-
-
-def step_of(step: Step, rho: Robust, x: Tensor, y: Tensor, start: Tensor) -> tuple[Rho, list[Tensor]]:
-    step.model.zero_grad()
-    out = step(rho, x, y, start=start)
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in step.model.parameters()]
-    return out, gradients
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -208,7 +201,7 @@ def test_the_update_runs_the_network_once_at_x_and_once_at_the_worst_point() -> 
     plan = next(iter(step._plans.values()))
     parameters, buffers = ({n: t.detach() for n, t in each} for each in (net.named_parameters(), net.named_buffers()))
     numbers = torch.ones(len(_numbers(rho)), dtype=x.dtype)
-    graph, _, _ = trace(plan._update_gradient, (parameters, buffers, x, x + 0.1, y, numbers))
+    graph, _, _ = trace(plan._update_gradient, (parameters, buffers, x, [x + 0.1], y, numbers))
     targets = [n.target for n in graph.graph.nodes]
     convolutions = sum(isinstance(m, nn.Conv2d) for m in net.modules())
     assert targets.count(torch.ops.aten.convolution.default) == 2 * convolutions > 0
@@ -251,15 +244,81 @@ class Momentum(PGD):
             yield z
 
 
+@dataclass
+class Stripe:
+    """A custom neighbourhood, without a hash: the first columns, with a step that reads numbers back."""
+
+    radius: float
+    bounds = (0.0, 1.0)
+
+    def start(self, x: Tensor, rand=torch.rand_like) -> Tensor:
+        return self.project(rand(x), x)
+
+    def direction(self, g: Tensor) -> Tensor:
+        return g / max(float(g.abs().max()), 1e-12)
+
+    def project(self, z: Tensor, x: Tensor) -> Tensor:
+        inside = torch.arange(x.shape[-1], device=x.device) < 4
+        return torch.where(inside, z.clamp(x - self.radius, x + self.radius).clamp(0, 1), x)
+
+
+ADVERSARIES = {
+    "momentum": lambda e: objectives.madry(LinfBall(e), Momentum(2, e / 2)),
+    "without a gradient": lambda e: objectives.madry(LinfBall(e), Elsewhere()),
+    "random signs": lambda e: objectives.madry(LinfBall(e), RandomSigns(2, e)),
+    "apgd": lambda e: objectives.ig_norm(e, LinfBall(e), APGD(4, e), m=2, m_attack=2),
+    "restarts": lambda e: objectives.ig_sum_norm(e, L2Ball(e), Best(PGD(2, e), restarts=2), m=2, m_attack=2),
+    "own neighbourhood": lambda e: objectives.igr(e, Stripe(e), PGD(2, e / 2)),
+    "l1 ball": lambda e: objectives.madry(L1Ball(e), PGD(2, e)),
+    "box": lambda e: objectives.madry(Box(torch.full((8, 8), e), 0.0), PGD(2, e / 2)),
+    "two adversaries": lambda e: (
+        objectives.madry(L2Ball(e), PGD(2, e)) + replace(MAKE["ig_norm"](e, e), by=Best(PGD(2, e / 2)))
+    ),
+    "two of a kind": lambda e: averaged(objectives.madry(LinfBall(e), PGD(2, e / 2)), 2) + objectives.natural(),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ADVERSARIES)
+def test_every_adversary_climbs_a_compiled_gradient(name: str, device: str) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Softplus(), nn.Linear(4, 3)).double().to(device)
+    x, _, y = (t.to(device) for t in images())
+    fast, plain = Step(net, compiled=True, backend=traced), Step(net)
+    for eps in (0.3, 0.2):  # a ramp changes numbers, and compiles nothing again
+        found = []
+        for step in (fast, plain):
+            torch.manual_seed(5)  # of the start, and of what the adversary draws
+            step.model.zero_grad()
+            out = step(ADVERSARIES[name](eps), x, y)
+            found.append(([out.value, out.worst], [p.grad.clone() for p in net.parameters()]))
+        for ours, theirs in zip(*found, strict=True):
+            assert_rounding(ours, theirs)
+    (plan,) = fast._plans.values()
+    assert not fast.notes
+    assert len(plan._compiled) == 3 if name == "two adversaries" else len(plan._compiled) <= 3
+    assert not any(part.fell_back for part in plan._compiled)
+    assert bool(plan._compiled[0].seconds) == (name not in ("without a gradient", "random signs"))
+
+
+@dataclass
+class Unhashed:
+    """An attribution of the user's, a dataclass that is not frozen."""
+
+    scale: float
+
+    def __call__(self, model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
+        return self.scale * (model(x1) - model(x))
+
+
 @pytest.mark.parametrize(
     ("model", "rho", "words"),
     [
-        (NETS["relu"], objectives.madry(LinfBall(0.3), Momentum(4, 0.1)), "Momentum within LinfBall"),
         (Residual, MAKE["ig_norm"](1.0, 0.3), "train mode"),
-        (NETS["relu"], objectives.madry(LinfBall(0.3), Elsewhere()), "Elsewhere within LinfBall"),
         (NETS["relu"], objectives.ig_norm(1.0, LinfBall(0.3), PGD(2, 0.1), m=3, m_attack=2, chunk=1), "chunks"),
         (NETS["relu"], objectives.igr(1.0, LinfBall(0.3), PGD(2, 0.1), objectives.baseline_ig(3, chunk=1)), "chunks"),
+        (NETS["relu"], Robust(l2 @ Unhashed(2.0), LinfBall(0.3), PGD(2, 0.1)), "no hash (unhashable type: 'Unhashed'"),
     ],
+    ids=["train mode", "chunks", "chunks of a map", "no hash"],
 )
 def test_what_cannot_be_compiled_runs_eagerly_and_says_so(model, rho: Robust, words: str) -> None:
     net = model().double()
@@ -273,6 +332,19 @@ def test_what_cannot_be_compiled_runs_eagerly_and_says_so(model, rho: Robust, wo
     assert words in fast.notes[0]
     assert_rounding([a.value], [b.value])
     assert_rounding(ours, theirs)
+
+
+def test_an_objective_that_is_another_one_at_every_step_is_not_compiled_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("robattr.engine.step.MOST_FORMS", 2)
+    net, (x, _, y) = nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).double(), images()
+    step = Step(net, compiled=True, backend=traced)
+    for _ in range(4):
+        own = Size(lambda a: a.abs().sum(1))  # made anew
+        step(Robust(own @ displacement, LinfBall(0.3), PGD(0, 0.0)), x, y)
+    assert len(step._plans) == 2
+    assert "more than 2 forms" in step.notes[0]
 
 
 def test_frozen_batch_norm_compiles() -> None:

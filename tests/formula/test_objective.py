@@ -39,6 +39,7 @@ from robattr import (
     total,
 )
 from robattr.engine import Step
+from robattr.engine.compiled import traced
 from robattr.errors import InvalidInput, RobattrError, UnsupportedModel
 from robattr.formula.ascent import grad_and_value, maximise
 from robattr.formula.sizes import Size
@@ -543,11 +544,11 @@ def test_the_engine_runs_a_sum(compiled: bool) -> None:
     starts = rho.within.start(x)
     expected = rho(net, x, y, start=starts)
     gradients = torch.autograd.grad(expected.value.sum(), list(net.parameters()))
-    step = Step(net, compiled=compiled)
+    step = Step(net, compiled=compiled, backend=traced)
     out = step(rho, x, y, start=starts)
     torch.testing.assert_close(out.value, expected.value)
     torch.testing.assert_close([p.grad for p in net.parameters()], list(gradients))
-    assert ("the step runs eagerly" in "".join(step.notes)) == compiled
+    assert not step.notes
     with torch.random.fork_rng():  # without a start, each term draws one of its own
         torch.manual_seed(0)
         drawn = step(averaged(objectives.lga(0.3, 0.2, FREE), 2), x, y).value

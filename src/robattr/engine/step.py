@@ -1,9 +1,10 @@
 """One step of training as a function that returns gradients: eager, compiled, or replayed as one CUDA graph.
 
-The mathematics is `Robust`'s: its functions `clean`, `climbed` and `penalty` are what runs, in every case. λ, β, γ, ε
-and the step size enter the compiled functions as tensors, in the same objects, so that ramps do not compile again:
+The mathematics is the objective's: its functions `clean`, `climbed` and `penalty` are what runs, in every case. λ, β,
+γ, ε and the step size enter the compiled functions as tensors, in the same objects, so that ramps do not compile again:
 
-    attack    z ↦ the next point of the adversary, whose step follows ∇_z Σ climbed(x, z)
+    attack    z ↦ the next point of PGD in a ball, whose step follows ∇_z Σ climbed(x, z)
+    climb     z ↦ (∇_z Σ climbed(x, z), climbed(x, z)) for every other adversary or neighbourhood, which run as they are
     update    θ ↦ ∇_θ Σ clean(x) + λ penalty(x, x*)
 """
 
@@ -11,24 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from robattr.engine.compiled import Backend, Compiled, train_mode_differs
-from robattr.engine.precision import precision, tuned
-from robattr.formula.ascent import PGD, grad_and_value
+from robattr.engine.cuda_graph import Graphed
+from robattr.engine.precision import precision
+from robattr.formula.ascent import PGD, grad_and_value, last_iterate
 from robattr.formula.attribution import IG
 from robattr.formula.change import Change
 from robattr.formula.checks import check_batch, check_model
-from robattr.formula.neighbourhoods import Everywhere, LinfBall, LpBall, Rand, check_bounds
+from robattr.formula.neighbourhoods import Everywhere, L1Ball, LinfBall, LpBall, Rand, check_bounds
 from robattr.formula.network import Bound, bind, second_order
-from robattr.formula.objective import Rho, Robust
+from robattr.formula.objective import Joint, Rho, Robust
 
 Named = dict[str, Tensor]
-Result = tuple[Named, Tensor, Tensor, Tensor]
-"""Gradients by parameter, loss, penalty and x*."""
+BALLS = LinfBall | LpBall | L1Ball
+MOST_FORMS = 16  # of the objective and the batch; an objective with a function that is made anew at every step has more
 
 
 class Step:
@@ -38,13 +41,14 @@ class Step:
         rho = step(objective, x, y, start=start)    # a detached Rho; model's .grad is set
 
     compiled    compile the attack step and the update (pays on long runs: it takes half a minute)
-    graph       on a GPU, replay the whole step as one CUDA graph (pays at once, compiled or not)
+    graph       on a GPU, replay the step as a CUDA graph (pays at once, compiled or not)
     arithmetic  fp32, tf32 or bf16 for convolutions and matrix products
     backend     what compiles the traced functions (`robattr.engine.compiled.inductor`)
 
-    Where neither applies (a part in train mode that changes outputs or buffers, chunked nodes, an adversary other than
-    PGD) or compilation fails, the plain formula runs; results agree. `notes` says why, `seconds` how long compiling
-    took.
+    PGD in a ball is compiled and replayed as a whole. Of any other adversary or neighbourhood, the gradient that it
+    climbs is. Where neither applies (a part in train mode that changes outputs or buffers, chunked nodes, an objective
+    without a hash) or compilation fails, the plain formula runs; results agree. `notes` says why, `seconds` how long
+    compiling took.
     """
 
     def __init__(
@@ -66,7 +70,7 @@ class Step:
         self._differs: dict[tuple[bool, ...], bool] = {}  # by which parts are in train mode
 
     def __call__(
-        self, rho: Robust, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
+        self, rho: Robust | Joint, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
     ) -> Rho:
         if not self._checked:  # once: a check waits for the device
             check_batch(self.model, x, y)
@@ -74,134 +78,154 @@ class Step:
             self._checked = True
         if start is None and rho.change.terms:
             start = rho.within.start(x, rand)
-        wanted = self.compiled or (self.graph and x.is_cuda)
-        why = self._unfit(rho, x) if wanted else ""
-        if why or not wanted:
-            if why and why not in self.notes:
-                self.notes.append(why)
-            with precision(self.arithmetic, x.device.type):
-                out = rho.unchecked(self.model, x, y, start=start, rand=rand)
-                out.value.sum().backward()
-            return replace(out, loss=out.loss.detach(), penalty=out.penalty.detach())
+        if not (self.compiled or (self.graph and x.is_cuda)):
+            return self._eager(rho, x, y, start, rand)
         key = (_with_numbers(rho, None), x.shape, x.dtype, x.device, y.shape, y.dtype)
+        if why := self._unfit(rho, x, key):
+            if why not in self.notes:
+                self.notes.append(why)
+            return self._eager(rho, x, y, start, rand)
         if key not in self._plans:
             self._plans[key] = _Plan(self, rho)
-        result = self._plans[key](rho, x, y, start)
+        result = self._plans[key](rho, x, y, start, rand)
         self.seconds = sum(p.seconds for p in self._plans.values())
         return result
 
-    def _unfit(self, rho: Robust, x: Tensor) -> str:
+    def _eager(self, rho: Robust | Joint, x: Tensor, y: Tensor, start: Tensor | None, rand: Rand) -> Rho:
+        with precision(self.arithmetic, x.device.type):
+            out = rho.unchecked(self.model, x, y, start=start, rand=rand)
+            out.value.sum().backward()
+        return replace(out, loss=out.loss.detach(), penalty=out.penalty.detach())
+
+    def _unfit(self, rho: Robust | Joint, x: Tensor, key: Any) -> str:
         """Why the compiled form does not apply, or an empty string."""
         mode = tuple(part.training for part in self.model.modules())
         if mode not in self._differs:
             self._differs[mode] = train_mode_differs(self.model, x)
         if self._differs[mode]:
             return "train mode changes the outputs or buffers of the model: the step runs eagerly"
-        if rho.change.terms and not (type(rho.by) is PGD and isinstance(rho.within, LinfBall | LpBall | Everywhere)):
-            return f"{type(rho.by).__name__} within {type(rho.within).__name__}: the step runs eagerly"
         if _chunked(rho.change):
             return "nodes in chunks: the step runs eagerly, with flat memory"
+        try:
+            known = key in self._plans
+        except TypeError as cause:
+            return f"the objective has no hash ({cause}): the step runs eagerly; a frozen dataclass has one"
+        if not known and len(self._plans) >= MOST_FORMS:
+            return (
+                f"the objective or the batch has more than {MOST_FORMS} forms, as where a function inside it is made "
+                "anew at every step: the step runs eagerly"
+            )
         return ""
 
 
 class _Plan:
-    """The functions of one form of objective and batch, compiled if asked, and the CUDA graph that replays them."""
+    """The functions of one form of objective and batch, compiled and replayed as CUDA graphs where asked."""
 
-    def __init__(self, step: Step, rho: Robust) -> None:
-        self.model, self.arithmetic, self.graph = step.model, step.arithmetic, step.graph
-        self.rho, self._bound = rho, bind(step.model)
-        self._attack: Callable[..., Any] = self._attack_step
-        self._update: Callable[..., Any] = self._update_gradient
-        if step.compiled:
-            self._attack = Compiled(self._attack, name="attack step", backend=step.backend)
-            self._update = Compiled(self._update, name="gradient step", backend=step.backend)
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._inputs: tuple[Tensor, ...] = ()
-        self._outputs: Result | None = None
+    def __init__(self, step: Step, rho: Robust | Joint) -> None:
+        self.model, self.arithmetic, self.rho = step.model, step.arithmetic, _form(rho)
+        self._bound, self._stepwise = bind(step.model), _stepwise(rho)
+        self._compiled: list[Compiled] = []
+
+        def compiled(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+            if not step.compiled:
+                return function
+            self._compiled.append(Compiled(function, name=name, backend=step.backend))
+            return self._compiled[-1]
+
+        def graphed(function: Callable[..., Any]) -> Callable[..., Any]:
+            return Graphed(function) if step.graph else function
+
+        search = self._attack_step if self._stepwise else self._climb
+        terms = _terms(_with_numbers(rho, None))
+        made = {term: compiled(partial(search, term), "attack step") for term in dict.fromkeys(terms)}
+        self._searches = [made[term] for term in terms]
+        self._update = compiled(self._update_gradient, "gradient step")
+        self._run = graphed(self._attack_and_update)
+        self._climbs = [graphed(partial(self._with_weights, search)) for search in self._searches]
+        self._end = graphed(partial(self._with_weights, self._update))
         self._numbers: tuple[list[float], Tensor] | None = None  # on the device until a ramp changes them
 
     @property
     def seconds(self) -> float:
-        return sum(part.seconds for part in (self._attack, self._update) if isinstance(part, Compiled))
+        return sum(part.seconds for part in self._compiled)
 
-    def __call__(self, rho: Robust, x: Tensor, y: Tensor, start: Tensor | None) -> Rho:
-        z = rho.within.project(start, x) if start is not None and rho.change.terms else x
-        numbers = _numbers(rho)
-        if self._numbers is None or numbers != self._numbers[0]:
-            self._numbers = numbers, torch.tensor(numbers, dtype=x.dtype, device=x.device)
-        inputs = x, y, z, self._numbers[1]
+    def __call__(self, rho: Robust | Joint, x: Tensor, y: Tensor, start: Tensor | None, rand: Rand) -> Rho:
+        found = _numbers(rho)
+        if self._numbers is None or found != self._numbers[0]:
+            self._numbers = found, torch.tensor(found, dtype=x.dtype, device=x.device)
+        numbers, terms = self._numbers[1], _terms(rho)
+        starts = [None] * len(terms) if start is None else list(start) if isinstance(rho, Joint) else [start]
         with second_order(self.model), precision(self.arithmetic, x.device.type), torch.no_grad():
-            run = self._replay if x.is_cuda and self.graph else self._run
-            gradients, loss, penalty, worst = run(*inputs)
+            z = [
+                term.within.project(s, x) if s is not None and term.change.terms else x
+                for term, s in zip(terms, starts, strict=True)
+            ]
+            if self._stepwise:
+                gradients, loss, penalty, worst = self._run(x, y, z, numbers)
+            else:
+                z = [self._searched(j, x, y, z[j], numbers, rho=term, rand=rand) for j, term in enumerate(terms)]
+                gradients, loss, penalty = self._end(x, z, y, numbers)
+                worst = z[0]
         for name, p in self.model.named_parameters():
             if p.requires_grad:
                 # Laid out like the parameter, which fused optimisers ask for, and never the graph's own memory.
                 if p.grad is None:
                     p.grad = torch.zeros_like(p)
                 p.grad.add_(gradients[name])
-        return Rho(loss, penalty, worst, rho.weight)
+        return Rho(loss.clone(), penalty.clone(), worst.clone(), rho.weight)
 
-    def _run(self, x: Tensor, y: Tensor, z: Tensor, numbers: Tensor) -> Result:
+    def _attack_and_update(self, x: Tensor, y: Tensor, z: list[Tensor], numbers: Tensor) -> tuple[Any, ...]:
+        """Gradients, loss, penalty and x* of the first term, of adversaries that go step by step."""
+        worst = []
+        for term, search, at, own in zip(_terms(self.rho), self._searches, z, _split(self.rho, numbers), strict=True):
+            assert isinstance(term.by, PGD)
+            for _ in range(term.by.steps if term.change.terms else 0):
+                at = self._with_weights(search, x, at, y, own)
+            worst.append(at)
+        return *self._with_weights(self._update, x, worst, y, numbers), worst[0]
+
+    def _searched(self, j: int, x: Tensor, y: Tensor, z: Tensor, numbers: Tensor, *, rho: Robust, rand: Rand) -> Tensor:
+        """x* of term j, whose adversary runs as it is."""
+        if not rho.change.terms:
+            return z
+        own = _split(self.rho, numbers)[j]
+
+        def climb(v: Tensor) -> tuple[Tensor, Tensor]:
+            gradient, value = self._climbs[j](x, v, y, own)
+            return gradient.clone(), value.clone()  # not the graph's own memory, which the next call changes
+
+        return last_iterate(rho.by, climb, x, rho.within, start=z, rand=rand)
+
+    def _with_weights(self, function: Callable[..., Any], *args: Any) -> Any:
+        """A function of parameters and buffers, at those of the model."""
         parameters = {name: p.detach() for name, p in self.model.named_parameters()}
-        buffers, rho = dict(self.model.named_buffers()), _with_numbers(self.rho, numbers)
-        if rho.change.terms:
-            assert isinstance(rho.by, PGD)
-            for _ in range(rho.by.steps):
-                z = self._attack(parameters, buffers, x, z, y, numbers)
-        gradients, loss, penalty = self._update(parameters, buffers, x, z, y, numbers)
-        return gradients, loss, penalty, z
+        return function(parameters, dict(self.model.named_buffers()), *args)
+
+    def _climb(
+        self, term: Robust, parameters: Named, buffers: Named, x: Tensor, z: Tensor, y: Tensor, numbers: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        net, rho = self._bound.with_parameters(parameters, buffers), _renumbered(term, iter(numbers.unbind()))
+        return grad_and_value(lambda v: rho.climbed(net, x, v, y))(z)
 
     def _attack_step(
-        self,
-        parameters: dict[str, Tensor],
-        buffers: dict[str, Tensor],
-        x: Tensor,
-        z: Tensor,
-        y: Tensor,
-        numbers: Tensor,
+        self, term: Robust, parameters: Named, buffers: Named, x: Tensor, z: Tensor, y: Tensor, numbers: Tensor
     ) -> Tensor:
-        net, rho = self._bound.with_parameters(parameters, buffers), _with_numbers(self.rho, numbers)
-        climb = grad_and_value(lambda v: rho.climbed(net, x, v, y))
-        return next(rho.by.iterates(climb, x, rho.within, start=z))
+        rho, climb = _renumbered(term, iter(numbers.unbind())), partial(self._climb, term, parameters, buffers, x)
+        return next(iter(rho.by.iterates(lambda v: climb(v, y, numbers), x, rho.within, start=z)))
 
     def _update_gradient(
-        self,
-        parameters: dict[str, Tensor],
-        buffers: dict[str, Tensor],
-        x: Tensor,
-        z: Tensor,
-        y: Tensor,
-        numbers: Tensor,
+        self, parameters: Named, buffers: Named, x: Tensor, z: list[Tensor], y: Tensor, numbers: Tensor
     ) -> tuple[Named, Tensor, Tensor]:
         wanted = [name for name, p in self.model.named_parameters() if p.requires_grad]
         with torch.enable_grad():
             free = {name: parameters[name].detach().requires_grad_() for name in wanted}
             net = _OnceAt(x, self._bound.with_parameters({**parameters, **free}, buffers))
             rho = _with_numbers(self.rho, numbers)
-            out = Rho(rho.clean(net, x, y), rho.penalty(net, x, z, y), z, rho.weight)
+            loss = rho.clean(net, x, y)
+            penalty = rho.penalty(net, x, z, y) if isinstance(rho, Joint) else rho.penalty(net, x, z[0], y)
+            out = Rho(loss, penalty, z[0], rho.weight)
             gradients = torch.autograd.grad(out.value.sum(), list(free.values()), materialize_grads=True)
         return dict(zip(wanted, gradients, strict=True)), out.loss.detach(), out.penalty.detach()
-
-    def _replay(self, *inputs: Tensor) -> Result:
-        """Copy the inputs to fixed addresses and replay the whole step: one launch instead of thousands."""
-        if self._graph is None:
-            self._inputs = tuple(t.clone() for t in inputs)
-            with tuned():
-                side = torch.cuda.Stream()
-                side.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(side):  # compilation and autotuning happen here, outside the capture
-                    for _ in range(2):
-                        self._run(*self._inputs)
-                torch.cuda.current_stream().wait_stream(side)
-                self._graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self._graph):
-                    self._outputs = self._run(*self._inputs)
-        assert self._outputs is not None
-        for place, value in zip(self._inputs, inputs, strict=True):
-            place.copy_(value)
-        self._graph.replay()
-        gradients, loss, penalty, worst = self._outputs
-        return gradients, loss.clone(), penalty.clone(), worst.clone()
 
 
 def _chunked(part: object) -> bool:
@@ -229,27 +253,60 @@ class _OnceAt(Bound):
         return self._logits
 
 
-def _numbers(rho: Robust) -> list[float]:
+def _terms(rho: Robust | Joint) -> tuple[Robust, ...]:
+    return rho.terms if isinstance(rho, Joint) else (rho,)
+
+
+def _of_terms(rho: Robust | Joint, change: Callable[[Robust], Robust]) -> Robust | Joint:
+    return Joint(tuple(map(change, rho.terms))) if isinstance(rho, Joint) else change(rho)
+
+
+def _stepwise(rho: Robust | Joint) -> bool:
+    """Whether every adversary is PGD in a ball: each step is a function of z alone, without random numbers."""
+    searched = [term for term in _terms(rho) if term.change.terms]
+    return all(type(t.by) is PGD and isinstance(t.within, BALLS | Everywhere) for t in searched)
+
+
+def _form(rho: Robust | Joint) -> Robust | Joint:
+    """What is compiled of an objective: an adversary or a neighbourhood that runs as it is, is no part of it."""
+    return rho if _stepwise(rho) else _of_terms(rho, lambda t: replace(t, within=Everywhere(), by=PGD(0, 0.0)))
+
+
+def _numbers(rho: Robust | Joint) -> list[float]:
     """Everything in an objective that a ramp may change: λ, the coefficients, ε and the step size."""
-    found: list[Any] = [rho.weight, *(c for c, _ in rho.change.terms)]
-    found += [c for c, _ in rho.attacked.terms] if rho.attacked else []
-    found += [rho.within.radius] if isinstance(rho.within, LinfBall | LpBall) else []
-    found += [rho.by.step_size] if isinstance(rho.by, PGD) else []
-    return [float(n) for n in found]
+    return [float(n) for term in _terms(_form(rho)) for n in _numbers_of(term)]
 
 
-def _with_numbers(rho: Robust, numbers: Tensor | None) -> Robust:
+def _numbers_of(term: Robust) -> list[Any]:
+    found: list[Any] = [term.weight, *(c for c, _ in term.change.terms)]
+    found += [c for c, _ in term.attacked.terms] if term.attacked else []
+    found += [term.within.radius] if isinstance(term.within, BALLS) else []
+    return found + ([term.by.step_size] if isinstance(term.by, PGD) else [])
+
+
+def _split(rho: Robust | Joint, numbers: Tensor) -> list[Tensor]:
+    """The numbers of each term."""
+    return list(numbers.split([len(_numbers_of(term)) for term in _terms(_form(rho))]))
+
+
+def _with_numbers(rho: Robust | Joint, numbers: Tensor | None) -> Robust | Joint:
     """The objective with those numbers; with None all of them are 0, and what is left is what compiling depends on."""
-    each: Iterator[Any] = iter([0.0] * len(_numbers(rho)) if numbers is None else numbers.unbind())
+    count = len(_numbers(rho))
+    each: Iterator[Any] = iter([0.0] * count if numbers is None else numbers.unbind())
+    return _of_terms(_form(rho), lambda term: _renumbered(term, each))
+
+
+def _renumbered(term: Robust, each: Iterator[Any]) -> Robust:
+    """One term with its numbers from the iterator."""
 
     def change(old: Change) -> Change:
-        return Change(tuple((next(each), term) for _, term in old.terms))
+        return Change(tuple((next(each), part) for _, part in old.terms))
 
     return replace(
-        rho,
+        term,
         weight=next(each),
-        change=change(rho.change),
-        attacked=rho.attacked and change(rho.attacked),
-        within=replace(rho.within, radius=next(each)) if isinstance(rho.within, LinfBall | LpBall) else rho.within,
-        by=replace(rho.by, step_size=next(each)) if isinstance(rho.by, PGD) else rho.by,
+        change=change(term.change),
+        attacked=term.attacked and change(term.attacked),
+        within=replace(term.within, radius=next(each)) if isinstance(term.within, BALLS) else term.within,
+        by=replace(term.by, step_size=next(each)) if isinstance(term.by, PGD) else term.by,
     )

@@ -69,9 +69,16 @@ def maximise(
     """x*: the last iterate of the ascent on J. Starts at `start`, else at a random point of the neighbourhood."""
     z = (within.start(x, rand) if start is None else within.project(start, x)).detach()
     with torch.no_grad():
-        last = z
-        for last in ascent.iterates(grad_and_value(value), x, within, start=z, rand=rand):  # noqa: B007
-            pass
+        return last_iterate(ascent, grad_and_value(value), x, within, start=z, rand=rand)
+
+
+def last_iterate(
+    ascent: Ascent, grad: GradAndValue, x: Tensor, within: Neighbourhood, *, start: Tensor, rand: Rand = torch.rand_like
+) -> Tensor:
+    """The last point that the ascent yields; `start` where it yields none."""
+    last = start
+    for last in ascent.iterates(grad, x, within, start=start, rand=rand):  # noqa: B007
+        pass
     return last
 
 

@@ -8,7 +8,9 @@ and its distributional form with a budget, whose multiplier γ is found by dual 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -128,10 +130,11 @@ class Joint:
 
     `rho1 + rho2` and `sum([rho1, rho2, ...])` make one. The terms share one clean loss, which counts once. Of the
     result, `penalty` is Σ_j λ_j d_j (weight 1) and `worst` is x* of the first term. `start` has one start per term,
-    (n, B, ...). The engine runs it eagerly.
+    (n, B, ...).
     """
 
     terms: tuple[Robust, ...]
+    weight: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         if not self.terms or not all(isinstance(t, Robust) for t in self.terms):
@@ -187,17 +190,25 @@ class Joint:
         if start is not None and start.shape != (len(self.terms), *x.shape):
             raise InvalidInput(f"expected one start per term, {(len(self.terms), *x.shape)}, got {tuple(start.shape)}")
         loss = self.clean(model, x, y)  # first: in train mode it moves the buffers that are bound next
-        net, penalty, worst = bind(model), torch.zeros_like(loss), []
+        starts = self.within.start(x, rand) if start is None else start
+        net = bind(model)
         with second_order(model):
-            for j, term in enumerate(self.terms):
-                z = term.attack(net.detach(), x, y, start=None if start is None else start[j], rand=rand)
-                penalty = penalty + term.weight * term.penalty(net, x, z, y)
-                worst.append(z)
+            worst = [
+                term.attack(net.detach(), x, y, start=z, rand=rand) for term, z in zip(self.terms, starts, strict=True)
+            ]
+            penalty = self.penalty(net, x, worst, y)
         return Rho(loss, penalty, worst[0])
 
     def clean(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
         """ℓ(x, y), (B,)."""
         return self.terms[0].clean(model, x, y)
+
+    def penalty(self, net: Bound, x: Tensor, worst: Sequence[Tensor], y: Tensor) -> Tensor:
+        """Σ_j λ_j d_j(x, x*_j), (B,)."""
+        value = torch.zeros(len(x), dtype=x.dtype, device=x.device)
+        for term, z in zip(self.terms, worst, strict=True):
+            value = value + term.weight * term.penalty(net, x, z, y)
+        return value
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from robattr.data import Dataset
 from robattr.engine import precision
 from robattr.engine.processes import Rand, World
 from robattr.errors import Diverged, InvalidInput
-from robattr.formula import IG, Change, Distributional, Rho, Robust, at_output
+from robattr.formula import IG, Change, Distributional, Joint, Rho, Robust, at_output
 from robattr.formula.change import Measured
 from robattr.training.config import Objective, TrainConfig
 from robattr.training.custom import as_rho
@@ -119,7 +119,7 @@ def _read(means: Tensor, norm: Tensor, *, step: int) -> StepMetrics:
 def backward(state: TrainState, x: Tensor, y: Tensor, *, rand: Rand) -> Rho:
     """Σ ρ over the batch; adds its gradient to every `parameter.grad`."""
     objective = state.objective
-    if isinstance(objective, Robust):
+    if isinstance(objective, Robust | Joint):
         return state.engine(objective, x, y, rand=rand)
     if not isinstance(objective, Distributional):
         given = {"rand": rand} if "rand" in signature(objective).parameters else {}

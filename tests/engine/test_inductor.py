@@ -1,0 +1,54 @@
+"""Every named objective with generated code on the CPU, against the plain formula: `make compiled`, some minutes.
+
+`make test` runs the same functions as traced graphs, and inductor on one of them (`test_real_kernels_on_a_cpu`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import get_args
+
+import pytest
+import torch
+
+from nets import NETS, assert_rounding, images, step_of
+from robattr import APGD, PGD, LinfBall, averaged, objectives
+from robattr.engine import Step
+from robattr.formula.objective import Distributional, Joint, Robust
+from robattr.training.config import Method, TrainConfig
+
+pytestmark = [
+    pytest.mark.inductor,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU"),
+]
+
+SMALL = {"eps": 0.2, "attack_steps": 2, "step_size": 0.1, "m": 3, "m_attack": 2, "weight": 0.5, "budget": 1.0, "k": 5}
+OBJECTIVES = {method: TrainConfig(method=method, **SMALL).objective() for method in get_args(Method)}
+OBJECTIVES["r2et with curvature"] = objectives.r2et(0.5, 5, smoothness=0.1)
+OBJECTIVES["lga, mean of draws"] = averaged(objectives.lga(0.01, 0.5, LinfBall(0.1)), 2)
+OBJECTIVES["two adversaries"] = objectives.trades(2.0, LinfBall(0.2), PGD(2, 0.1)) + objectives.ig_norm(
+    0.5, LinfBall(0.1), APGD(2, 0.1), m=2, m_attack=2
+)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_generated_code_is_the_formula(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Value, x* and ∂θ; a compilation that falls back warns, which is an error in tests."""
+    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # workers would each import torch
+    given = OBJECTIVES[name]
+    rho = given.lagrangian if isinstance(given, Distributional) else given
+    assert isinstance(rho, Robust | Joint)
+    net = NETS["softplus"]().double()
+    x, _, y = images()
+    start = rho.within.start(x)
+    fast = Step(net, compiled=True)
+    for _ in range(2):  # the first call compiles and compares; the second runs the generated code alone
+        (a, ours), (b, theirs) = (step_of(step, rho, x, y, start) for step in (fast, Step(net)))
+        assert_rounding([a.value], [b.value])
+        assert_rounding([a.worst], [b.worst])
+        assert_rounding(ours, theirs)
+    (plan,) = fast._plans.values()
+    assert not fast.notes
+    assert not any(part.fell_back for part in plan._compiled)
+    assert plan._compiled[-1].seconds > 0
+    assert torch.isfinite(a.value).all()
