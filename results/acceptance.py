@@ -12,7 +12,8 @@ from statistics import fmean
 
 from robattr.metrics.columns import COLUMN
 from robattr.reporting.published import INTEGRATED_GRADIENTS, published
-from robattr.reporting.run_results import APPROACHES, EvaluationResults, Group, RunResults
+from robattr.reporting.record import APPROACHES
+from robattr.reporting.run_results import EvaluationResults, Group, RunResults
 
 Member = tuple[RunResults, EvaluationResults]
 Values = Callable[[Iterable[Member], str], list[float]]  # the value of a column for each member

@@ -116,7 +116,7 @@ def _over_m(groups: Sequence[Group]) -> str:
     chosen = [
         replace(g, members=tuple((run, e) for run, e in g.members if run.method == "ig-norm"))
         for g in _of(groups, "paper", "ig")
-        if len(g.ms) > 1
+        if any(g.varies_m(run) for run, _ in g.members if run.method == "ig-norm")
     ]
     note = "m is the number of points of the integral in training; the paper's are right ends."
     return f"{_table(title, chosen)}\n\n{note}" if chosen else _table(title, ())
@@ -153,7 +153,7 @@ def _ineffective(runs: Sequence[RunResults]) -> str:
     rows = []
     for run in runs:
         end = run.training
-        if run.method not in ("ig-norm", "ig-sum-norm") or not end.loss or end.ig is None:
+        if not end.loss or end.ig is None:
             continue
         validated = "–" if end.val_accuracy is None else f"{100 * end.val_accuracy:.2f}%"
         weight = f"{float(run.config.get('weight', 1)):g}"

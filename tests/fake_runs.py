@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from robattr.reporting.run_results import APPROACHES, EvaluationResults, RunResults
+from robattr.reporting.record import APPROACHES
+from robattr.reporting.run_results import EvaluationResults, RunResults
 from robattr.reporting.training_log import TrainingSummary
 
 CLASSES = ("T-shirt", "Trouser", "Ankle boot")

@@ -12,6 +12,9 @@ from torch import nn
 
 import robattr
 from audit_fixtures import Plain, bars, taught
+from robattr.auditing.as_dataset import as_dataset
+from robattr.auditing.harden import _run
+from robattr.auditing.record import Settings
 from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel
 from robattr.formula import Distributional
 from robattr.models import load_weights
@@ -67,6 +70,17 @@ def test_hardening_from_end_to_end(plain: nn.Module, tmp_path) -> None:
     for other in ({"batch_norm": "train"}, {"freeze": []}):
         with pytest.raises(CheckpointError, match=r"\(training\): choose another folder with -o$"):
             robattr.harden(plain, bars(), **{**call, **other})
+
+
+@pytest.mark.parametrize(
+    ("method", "weight"),
+    [("ig-norm", 1.0), ("ig-sum-norm", 0.1), ("trades", 6.0), ("curvature", 1e-4), ("r2et", 0.01), ("sinha", 1.0)],
+)
+def test_a_method_has_the_weight_of_its_recipe(plain: nn.Module, method: str, weight: float) -> None:
+    given, settings = as_dataset(bars(), model=plain, held_out=0.2), Settings(0.05, "ig", "paper", 4, 1, 2, 0)
+    made = {"data": given, "settings": settings, "steps": 2, "batch": 6, "lr": 1e-2, "seed": 0}
+    assert _run(method, **made, changes={}).weight == weight
+    assert _run(method, **made, changes={"weight": 0.5}).weight == 0.5
 
 
 def test_batch_norm_moves_when_told_to(plain: nn.Module, tmp_path) -> None:

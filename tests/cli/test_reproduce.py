@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,3 +66,31 @@ def test_an_evaluation_that_is_interrupted_says_how_to_go_on(tmp_path: Path, mon
     done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--examples", "3", "--workers", "1"])
     assert done.exit_code == 130
     assert "stopped during: evaluate fashion-mini/natural (3 examples); start the same command again" in done.output
+
+
+OWN = """
+from robattr import PGD, LinfBall, Rho, cross_entropy, objectives
+
+def tiny_trades(config, bounds):
+    return objectives.trades(1.0, LinfBall(config.eps, bounds), PGD(1, config.step_size))
+
+def plain(model, x, y):
+    return Rho(cross_entropy(model, x, y), 0 * cross_entropy(model, x, y), x)
+
+def make_plain():
+    return plain
+"""
+
+
+def test_the_demo_takes_other_methods_and_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("demo_rho.py").write_text(OWN)
+    chosen = "natural, lga, demo_rho:tiny_trades, demo_rho:make_plain"
+    words = ["demo", "--out", "out", "--examples", "3", "--workers", "1", "--objectives"]
+    assert "8/8 evaluate fashion-mini/make-plain (3 examples)" in invoke(*words, chosen)
+    page = Path("out/report.html").read_text(encoding="utf-8")
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>', page)
+    assert rows[:4] == ["NATURAL", "LGA", "make-plain", "tiny-trades"]
+    assert "most important pixels of the NATURAL model" in page
+    refused = CliRunner().invoke(app, [*words, "natural,igrr"])
+    assert "unknown recipe 'fashion-mini/igrr'; did you mean" in str(refused.exception)

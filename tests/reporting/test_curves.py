@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fake_runs import METHODS, fake_results
 from robattr.reporting.curves import COLOURS, DASHES, MOST_POINTS, score_panels, styles, training_panels
+from robattr.reporting.record import APPROACHES
 from robattr.reporting.run_results import group_evaluations, read_runs
 
 
@@ -15,6 +16,24 @@ def test_methods_have_fixed_colours_and_further_runs_a_dash() -> None:
     assert list(styles(first).values()) == list(range(len(METHODS)))
     again = replace(first[2], name="again")
     assert styles([first[2], again]) == {"IG-NORM": 2, "again": 2 + COLOURS}
+
+
+def test_every_method_has_a_colour_and_its_further_runs_a_dash() -> None:
+    """Also methods that are not the paper's, and objectives of the user's."""
+    one = fake_results("madry", 0.5, 0.3)
+    runs = [
+        replace(one, name=f"{method} {seed}", config={"method": method})
+        for method in ("igr", "natural", "my-rho", "trades", "madry")
+        for seed in (0, 1)
+    ]
+    found = styles(runs)
+    assert {name.split()[0]: style for name, style in found.items() if style < COLOURS}.keys() == {
+        "igr", "natural", "my-rho", "trades", "madry",
+    }  # fmt: skip
+    assert all(found[f"{name.split()[0]} 1"] == found[name] + COLOURS for name in found if name.endswith("0"))
+    assert (found["natural 0"], found["madry 0"]) == (0, 1)
+    many = [replace(one, name=method, config={"method": method}) for method in APPROACHES]
+    assert len({*styles(many).values()}) == len(many)
 
 
 def test_other_methods_and_many_runs_take_free_colours() -> None:

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from fake_runs import rescore, write_run
+from fake_runs import change, rescore, write_run
 from robattr.reporting.findings import finding, unlike
 from robattr.reporting.run_results import group_evaluations, read_runs
 
@@ -73,3 +73,17 @@ def test_models_with_other_examples_are_not_compared(tmp_path: Path) -> None:
     (group,) = group_evaluations(read_runs(runs))
     assert unlike(group) == ["other examples"]
     assert "measured differently (other examples)" in finding(group).headline
+
+
+def test_the_reference_is_a_model_without_a_regulariser_whatever_the_others_are(tmp_path: Path) -> None:
+    for methods, reference, best in (
+        (("trades", "natural", "custom"), "NATURAL", "my-rho"),
+        (("trades", "custom"), "TRADES", "my-rho"),  # else the most fragile
+    ):
+        paths = [write_run(tmp_path / reference, method, gallery=False) for method in methods]
+        for path, method in zip(paths, methods, strict=True):
+            if method == "custom":
+                change(path / "config.json", recipe="fashion-mini/my-rho")
+            rescore(path, {"custom": 0.9, "natural": 0.5, "trades": 0.4}[method])
+        said = finding(group_evaluations(read_runs(paths))[0]).headline
+        assert f"pixels of the {reference} model, and 10% of those of the {best} model" in said

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from fake_runs import write_run
 from robattr.errors import CheckpointError
-from robattr.reporting.record import evaluated_dataset, variant
+from robattr.reporting.record import APPROACHES, approach, evaluated_dataset, variant
 from robattr.reporting.run_results import read_runs
+from robattr.training.config import Method
 
 NAME = "fashion-mini-{}-seed0-paper-ig.json"
 
@@ -87,3 +88,9 @@ def test_a_damaged_or_foreign_file_is_refused(records: Path, tmp_path: Path) -> 
 )
 def test_the_dataset_of_an_evaluation(trained: str, evaluated: str, found: tuple[str, bool]) -> None:
     assert evaluated_dataset({"dataset": trained}, {"dataset": evaluated}) == found
+
+
+def test_every_method_has_a_name_in_tables_and_an_objective_of_the_users_its_own() -> None:
+    assert tuple(APPROACHES) == get_args(Method)
+    assert approach({"method": "igr", "model": "my_net"}, "model") == "IGR, my_net"
+    assert approach({"method": "custom", "recipe": "mnist/right-reasons"}, "model") == "right-reasons"

@@ -123,3 +123,18 @@ def test_a_torn_training_log_is_read_but_a_torn_record_is_refused(tmp_path: Path
     records.write_text(records.read_text()[:-9])
     with pytest.raises(CheckpointError, match="examples is 120, the records give 119"):
         read_run(run)
+
+
+@pytest.mark.parametrize("method", ["ig-norm", "igr", "custom"])
+def test_of_several_m_of_a_method_one_is_kept_beside_others(tmp_path: Path, method: str) -> None:
+    paths = [write_run(tmp_path / f"{method}{m}", method, gallery=False) for m in (3, 5, 9)]
+    for path, m in zip(paths, (3, 5, 9), strict=True):
+        change(path / "config.json", m=m, steps=1000 if m == 5 else 100, recipe="fashion-mini/my-rho")
+    other = write_run(tmp_path / "other", "natural", gallery=False)
+    again = write_run(tmp_path / "again", "natural", gallery=False)
+    change(again / "config.json", m=77)  # without effect: NATURAL integrates nothing
+    (group,) = group_evaluations(read_runs([*paths, other, again]))
+    varying = [run for run, _ in group.members if run.m is not None]
+    assert [run.m for run in varying] == [3, 5, 9]
+    assert all(group.varies_m(run) == (run in varying) for run, _ in group.members)
+    assert sorted(run.path for run, _ in group.with_one_m().members) == sorted([paths[1], other, again])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import replace
 from functools import partial
 
@@ -211,6 +212,16 @@ def test_a_factory_of_the_user_s_on_the_command_line(module, tmp_path):
 
     again = resolve(None, config=None, words=[], objective=ref, resumed=tmp_path / "run")
     assert again.as_dict() == config
+
+
+def test_an_objective_of_the_user_s_goes_to_another_process(module):
+    """Its factory is imported again there, from the working directory."""
+    run = TrainConfig().with_objective(custom.named(module("own_rho"))).at(0)
+    again = pickle.loads(pickle.dumps(run))
+    assert (again, again.objective()) == (run, run.objective())
+    value = "from robattr import *\nrho = objectives.madry(LinfBall(0.1), PGD(1, 0.1))"
+    run = TrainConfig(eps_ramp=(0, 10)).with_objective(custom.named(module("own_value", value)[:-8] + "rho")).at(5)
+    assert pickle.loads(pickle.dumps(run)).objective() == run.objective() != run.at(6).objective()
 
 
 def test_a_name_in_a_file_is_never_imported(module, tmp_path):

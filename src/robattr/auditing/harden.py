@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from robattr import recipes
 from robattr.attacks.maps import AttributionMap
 from robattr.auditing.as_dataset import Data, as_dataset, draw
 from robattr.auditing.cost import chunk_that_fits
@@ -37,7 +38,7 @@ from robattr.training.run_directory import RunDirectory, read_config
 from robattr.training.setup import check_state
 
 CALLED = "robattr.harden(model, data, ...)  # in Python, with the settings listed above"
-WEIGHTS = {"ig-norm": 1.0, "ig-sum-norm": 0.1}  # the paper's λ and β
+TUNED_FOR = ("mnist", "fashion-mnist")  # whose recipes have a method's weights for pixels in [0, 1]
 ARGUMENTS = {
     "dataset": "data", "model": "model", "recipe": "objective", "method": "objective", "warm_start": "model",
     **{key: key for key in ("eps", "steps", "batch", "lr", "seed", "chunk")},
@@ -91,7 +92,8 @@ def harden(
 ) -> Hardened:
     """Fine-tune a copy of `model` from its weights and audit it before and after; `model` itself is not changed.
 
-    objective    a method of `robattr train` ("ig-norm", "ig-sum-norm", "madry", …) or any objective of the formula
+    objective    a method of `robattr train` ("ig-norm", "igr", "madry", …), with the λ of its recipe for pixels in
+                 [0, 1], or any objective of the formula
     out          the folder: before/ and hardened/ are run directories, report.html compares them; the same call
                  continues an interrupted one
     batch_norm   "frozen" keeps the running statistics (usual for fine-tuning with small batches); "train" updates them
@@ -170,7 +172,7 @@ def _run(
 ) -> TrainConfig:
     """A short fine-tuning at the audit's ε, with the given changes."""
     eps = settings.base(data).eps
-    named = {"method": objective, "weight": WEIGHTS.get(objective, 1.0)} if isinstance(objective, str) else {}
+    named = {"method": objective, **_weights(objective)} if isinstance(objective, str) else {}
     quick = TrainConfig(
         recipe="harden", dataset=data.name, eps=eps, attack_steps=7, step_size=eps / 4, m=10, m_attack=5,
         lr=lr, schedule="cosine", warmup=max(1, steps // 20), steps=steps, batch=batch, seed=seed,
@@ -182,6 +184,13 @@ def _run(
     own = run.with_objective(objective)
     keys.check_reached(own, changes)
     return own
+
+
+def _weights(method: str) -> dict[str, Any]:
+    """λ and the other weights of a method's recipe, where it has one."""
+    found = next((name for dataset in TUNED_FOR if (name := f"{dataset}/{method}") in recipes.names()), None)
+    recipe = recipes.get(found) if found else TrainConfig()
+    return {key: getattr(recipe, key) for key in ("weight", "weight_l2", "smoothness", "k")}
 
 
 def _check_begun(run: TrainConfig, begun: RunDirectory, place: Path) -> None:

@@ -27,16 +27,20 @@ def register(app: typer.Typer) -> None:
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write into.")] = Path("runs/demo"),
     examples: Annotated[int, typer.Option(min=1, max=1000, help="Test images to attack.")] = 150,
+    objectives: Annotated[
+        str, typer.Option(help="Methods, or your own as MODULE:FUNCTION, with commas (default: the paper's four).")
+    ] = "",
     workers: Annotated[int | None, typer.Option(min=1, help="Models at a time (default: 2, on one core 1).")] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Train four small models, attack their explanations, show the result: minutes on a laptop, no download.
+    """Train small models, attack their explanations, show the result: minutes on a laptop, no download.
 
     Start it again to continue. What is finished is not repeated; delete a run to repeat it.
     """
     from robattr.reproduce import jobs
 
-    made = jobs("table1", out, datasets=("fashion-mini",), examples=examples)
+    chosen = [name.strip() for name in objectives.split(",") if name.strip()]
+    made = jobs("table1", out, datasets=("fashion-mini",), examples=examples, objectives=chosen)
     together = min(2, os.cpu_count() or 1) if workers is None else workers
     if dry_run:
         _describe(made, "cpu", workers=together)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from robattr.reporting.run_results import ORDER, Group, RunResults
+from robattr.reporting.record import APPROACHES
+from robattr.reporting.run_results import Group, RunResults
 from robattr.reporting.training_log import thin
 
 MOST_POINTS = 160
@@ -35,22 +36,28 @@ class Panel:
 def styles(runs: Sequence[RunResults]) -> dict[str, int]:
     """For each run's name its style: the colour of its method, and a dash for each further run of that method.
 
-    The paper's methods always have the same colours. Other methods, and more runs than there are dashes, take the
-    colours that are free.
+    A method takes the colour of its place in `APPROACHES`, or the next one that is free. More runs than a colour has
+    dashes take those of other colours.
     """
-    methods = {run.method for run in runs}
-    spare = [c % COLOURS for c in range(len(ORDER), len(ORDER) + COLOURS) if c % COLOURS not in map(_colour, methods)]
     taken: dict[str, int] = {}
+    colours = _colours(dict.fromkeys(run.method for run in runs))
+    spare = sorted(range(COLOURS), key=[*colours.values()].count)
     for run in runs:
-        colour = _colour(run.method)
-        own = [] if colour is None else [colour + COLOURS * dash for dash in range(DASHES)]
-        free = [*own, *(other + COLOURS * dash for dash in range(DASHES) for other in spare)]
-        taken[run.name] = next((style for style in free if style not in taken.values()), colour or 0)
+        own = colours[run.method]
+        free = (colour + COLOURS * dash for colour in (own, *spare) for dash in range(DASHES))
+        taken[run.name] = next((style for style in free if style not in taken.values()), own)
     return taken
 
 
-def _colour(method: str) -> int | None:
-    return ORDER.index(method) if method in ORDER else None
+def _colours(methods: Iterable[str]) -> dict[str, int]:
+    """A colour for each method; named ones come first, so that theirs do not depend on the others'."""
+    order = [*APPROACHES]
+    found: dict[str, int] = {}
+    for method in sorted(methods, key=lambda name: order.index(name) if name in order else len(order)):
+        first = order.index(method) if method in order else len(found)
+        turned = [(first + i) % COLOURS for i in range(COLOURS)]
+        found[method] = min(turned, key=[*found.values()].count)  # of equals the first
+    return found
 
 
 def scores(group: Group) -> dict[str, str]:

@@ -21,7 +21,7 @@ class Finding:
 
 
 def finding(group: Group) -> Finding:
-    """Compare the reference model (NATURAL, else the most fragile one) with the most robust one."""
+    """Compare the reference (a model trained by the clean loss alone, else the most fragile) with the most robust."""
     scored = [(run, e) for run, e in group.members if e.column("topk").get("value") is not None]
     if not scored:
         return Finding(f"On {group.dataset} no example was scored, so there is nothing to compare.", ())
@@ -31,7 +31,7 @@ def finding(group: Group) -> Finding:
         )
         return Finding(said, tuple(_cautions(scored, scored[0], scored[0])))
     best, worst = (choose(scored, key=lambda member: _topk(member[1])) for choose in (max, min))
-    reference = next((member for member in scored if member[0].method == "natural"), worst)
+    reference = next((member for member in scored if not member[0].regularised), worst)
     return Finding(_headline(group, reference, best), tuple(_cautions(scored, reference, best)))
 
 

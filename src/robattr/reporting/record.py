@@ -46,6 +46,12 @@ FORM = {
     "training": {"steps?": COUNT, "lines?": int, str: NUMBER}, "curve": {str: {str: [NUMBER]}}, "summary": SUMMARY,
     "examples": {"id": [int], "label?": [COUNT], "predicted?": [COUNT], str: [(float, bool, None)]},
 }  # fmt: skip
+APPROACHES = {  # the sources' names, in the order of tables; an objective of the user's has a name of its own
+    "natural": "NATURAL", "madry": "Madry et al.", "ig-norm": "IG-NORM", "ig-sum-norm": "IG-SUM-NORM",
+    "input-gradient": "Input gradient", "loss-output": "Loss output", "sinha": "Sinha et al.",
+    "distributional-ig": "Distributional IG", "trades": "TRADES", "igr": "IGR", "aat": "AAT", "adv-aat": "AdvAAT",
+    "art": "ART", "sarkar": "Sarkar et al.", "ssr": "SSR", "lga": "LGA", "r2et": "R2ET", "curvature": "Curvature",
+}  # fmt: skip
 
 Record = Mapping[str, Any]
 Columns = Mapping[str, list[Any]]
@@ -133,13 +139,26 @@ def method_of(config: Mapping[str, Any], default: str) -> str:
     return recipe if recipe and method == "custom" else method
 
 
+def approach(config: Mapping[str, Any], default: str) -> str:
+    """The method's name in tables, and the network where it is not the dataset's own."""
+    method = method_of(config, default)
+    network = f", {config['model']}" if config.get("model") else ""
+    return str(config.get("name") or f"{APPROACHES.get(method, method)}{network}")
+
+
+def example_of(config: Mapping[str, Any]) -> TrainConfig | None:
+    """A run of the same method, to ask what its objective consists of; None of an objective of the user's."""
+    method = config.get("method")
+    return TrainConfig(method=method, budget=1.0) if method in get_args(Method) else None  # type: ignore[arg-type]
+
+
 def variant(config: Mapping[str, Any]) -> str:
     """The recipe without its dataset, and m for methods that integrate: `ig-norm-m20`."""
     method = str(config.get("name") or method_of(config, "model"))
     recipe = str(config.get("recipe") or "").partition("/")[2]
     name = slug(recipe if method in recipe else method)
-    integral = method in get_args(Method) and TrainConfig(method=method, budget=1.0).uses("m")  # type: ignore[arg-type]
-    return f"{name}-m{config['m']}" if integral and config.get("m") else name
+    example = None if config.get("name") else example_of(config)
+    return f"{name}-m{config['m']}" if example and example.uses("m") and config.get("m") else name
 
 
 def read_object(path: Path, form: Any = dict) -> dict[str, Any]:

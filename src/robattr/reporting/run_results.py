@@ -16,11 +16,15 @@ from robattr.evaluation.records import read_settings
 from robattr.evaluation.summary import check as check_summary
 from robattr.evaluation.summary import read as read_summary
 from robattr.evaluation.summary import records_of
+from robattr.formula import Robust
 from robattr.reporting.certified import CertificateResults, read_certificates
 from robattr.reporting.record import (
+    APPROACHES,
     CONFIG,
     ENVIRONMENT,
+    approach,
     evaluated_dataset,
+    example_of,
     method_of,
     read_log,
     read_object,
@@ -31,13 +35,6 @@ from robattr.reporting.record import (
 )
 from robattr.reporting.training_log import TrainingSummary, summarise
 
-APPROACHES = {
-    "natural": "NATURAL",
-    "madry": "Madry et al.",
-    "ig-norm": "IG-NORM",
-    "ig-sum-norm": "IG-SUM-NORM",
-}
-ORDER = tuple(APPROACHES)
 DISTINGUISHING = ("m", "weight", "eps", "steps", "seed")  # settings that tell runs of one method apart
 
 
@@ -80,7 +77,7 @@ class EvaluationResults:
 class RunResults:
     """A run with its evaluations, read from its directory or its records.
 
-    name         the name in tables: the paper's name of the method, and what sets the run apart
+    name         the name in tables: that of the method, and what sets the run apart
     variant      the name in files
     metrics      the training log; a record has a thinned one
     training     the end of the training, always from the whole log
@@ -103,6 +100,18 @@ class RunResults:
     @property
     def method(self) -> str:
         return method_of(self.config, self.path.name)
+
+    @property
+    def regularised(self) -> bool:
+        """Whether the objective is more than the clean loss; one of the user's counts as such."""
+        example = example_of(self.config)
+        return example is None or not isinstance(rho := example.objective(), Robust) or bool(rho.change.terms)
+
+    @property
+    def m(self) -> int | None:
+        """The nodes of the integral in training; None where the objective has none."""
+        example, m = example_of(self.config), self.config.get("m")
+        return None if m is None or (example and not example.uses("m")) else int(m)
 
 
 @dataclass(frozen=True)
@@ -144,28 +153,31 @@ class Group:
         """The distinct numbers of examples of the evaluations."""
         return tuple(sorted({evaluation.examples for _, evaluation in self.members}))
 
-    @property
-    def ms(self) -> tuple[int, ...]:
-        """The values of m (nodes of the training integral) among the MNIST IG-NORM runs, the paper's table 2."""
-        return tuple(sorted({m for run, _ in self.members if (m := _varied_m(run)) is not None}))
+    def ms(self, like: RunResults) -> tuple[int, ...]:
+        """The values of m, the nodes of the integral in training, among the runs of one method on one network."""
+        return tuple(sorted({run.m for run, _ in self.members if _alike(run, like) and run.m is not None}))
+
+    def varies_m(self, run: RunResults) -> bool:
+        """Whether the runs of this method on this network have several m, as in the paper's table 2."""
+        return len(self.ms(run)) > 1
 
     def with_one_m(self) -> Group:
-        """Keep one m of the runs that vary it (the paper's table 2).
+        """Keep one m of each method on each network that has several.
 
-        The m with most runs; of equals the one with most examples, then the longest training, then IG-SUM-NORM's m,
-        then the paper's 50.
+        The m with most runs; of equals the one with most examples, then the longest training, then the m of other
+        methods, then the paper's 50.
         """
-        if len(self.ms) < 2:
-            return self
-        others = {run.config.get("m") for run, _ in self.members if run.method == "ig-sum-norm"}
+        others = {run.m for run, _ in self.members if not self.varies_m(run)}
 
-        def rank(m: int) -> tuple[float, ...]:
-            found = [(r.config.get("steps") or 0, len(e.records)) for r, e in self.members if _varied_m(r) == m]
-            steps, examples = map(sum, zip(*found, strict=True))
-            return len(found), examples, steps, m in others, m == 50, m
+        def rank(like: RunResults, m: int) -> tuple[float, ...]:
+            runs = [(r, e) for r, e in self.members if _alike(r, like) and r.m == m]
+            steps = sum(r.config.get("steps") or 0 for r, _ in runs)
+            return len(runs), sum(len(e.records) for _, e in runs), steps, m in others, m == 50, m
 
-        chosen = max(self.ms, key=rank)
-        return replace(self, members=tuple((r, e) for r, e in self.members if _varied_m(r) in (None, chosen)))
+        def kept(run: RunResults) -> bool:
+            return not self.varies_m(run) or run.m == max(self.ms(run), key=lambda m: rank(run, m))
+
+        return replace(self, members=tuple((run, e) for run, e in self.members if kept(run)))
 
 
 def read_run(path: str | Path) -> RunResults:
@@ -180,7 +192,7 @@ def read_run(path: str | Path) -> RunResults:
     environment = root / "environment.json"
     metrics = read_log(root / "metrics.jsonl")
     return RunResults(
-        name=_approach(config, root),
+        name=approach(config, root.name),
         variant=variant(config),
         path=root,
         config=config,
@@ -193,7 +205,7 @@ def read_run(path: str | Path) -> RunResults:
 
 
 def read_runs(paths: Iterable[str | Path]) -> tuple[RunResults, ...]:
-    """Read runs (directories, records, folders of records), in the paper's order of methods.
+    """Read runs (directories, records, folders of records), in the order of `APPROACHES`.
 
     Runs of the same name get the settings that differ added to it. Gallery files (from `results/mnist*`, say) are
     ignored: records find their own.
@@ -231,21 +243,15 @@ def group_evaluations(runs: Iterable[RunResults]) -> tuple[Group, ...]:
 
 
 def _order(run: RunResults) -> tuple[str, int, str, str, float, int, str]:
-    rank = ORDER.index(run.method) if run.method in ORDER else len(ORDER)
+    order = [*APPROACHES]
+    rank = order.index(run.method) if run.method in order else len(order)
     network, m, seed = (run.config.get(key) for key in ("model", "m", "seed"))
     return run.dataset, rank, run.method, str(network or ""), float(m or 0), int(seed or 0), run.path.name
 
 
-def _approach(config: Mapping[str, Any], path: Path) -> str:
-    """The paper's name of the method, and the network where it is not the dataset's own."""
-    method = method_of(config, path.name)
-    network = f", {config['model']}" if config.get("model") else ""
-    return str(config.get("name") or f"{APPROACHES.get(method, method.upper())}{network}")
-
-
-def _varied_m(run: RunResults) -> int | None:
-    m = run.config.get("m")
-    return int(m) if (run.dataset, run.method) == ("mnist", "ig-norm") and m is not None else None
+def _alike(a: RunResults, b: RunResults) -> bool:
+    """Whether two runs have one method and one network."""
+    return (a.method, a.config.get("model")) == (b.method, b.config.get("model"))
 
 
 def _distinguish(run: RunResults, twins: Sequence[RunResults]) -> RunResults:
@@ -290,7 +296,7 @@ def _read_record(file: Path) -> RunResults:
     given = "" if record["variant"] == variant(config) else f" ({record['variant']})"  # by `robattr record --name`
     examples = tuple(rows(record["examples"]))
     return RunResults(
-        name=_approach(config, path) + given,
+        name=approach(config, path.name) + given,
         variant=record["variant"],
         path=path,
         config=config,

@@ -116,7 +116,7 @@ def rows_of(group: Group, columns: Sequence[Column] = COLUMNS) -> list[Row]:
         full = (
             replace(
                 c,
-                paper=_paper(run, e, c.column, by_m=len(group.ms) > 1),
+                paper=_paper(run, e, c.column, by_m=group.varies_m(run)),
                 best=marked and c.column.mark_best and c.value is not None and c.value == highest,
             )
             for c, highest in zip(cells, best, strict=True)

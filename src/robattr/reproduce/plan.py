@@ -20,9 +20,10 @@ from robattr.data import info
 from robattr.engine.processes import choose_device
 from robattr.errors import CheckpointError, InvalidInput, nearest
 from robattr.evaluation.protocol import named, paper
+from robattr.formula import Distributional, Joint, Robust
 from robattr.reporting.published import DATASETS
 from robattr.reporting.run_results import RunResults, read_runs
-from robattr.training import checkpoint
+from robattr.training import checkpoint, custom
 from robattr.training.config import TrainConfig
 from robattr.training.run_directory import RunDirectory, read_config
 
@@ -99,8 +100,12 @@ def jobs(
     examples: int | None = None,
     seed: int = 0,
     protocol: str = "paper",
+    objectives: Sequence[str] = (),
 ) -> list[Job]:
-    """The jobs of the target `name`, in order. Runs are in OUT/DATASET/METHOD, shared by tables and figures."""
+    """The jobs of the target `name`, in order. Runs are in OUT/DATASET/METHOD, shared by tables and figures.
+
+    `objectives` replaces the target's methods: other methods, or objectives of the user's as "module:function".
+    """
     if name not in TARGETS:
         raise InvalidInput(f"unknown target {name!r}; {nearest(name, TARGETS)}")
     if kind not in ("paper", "tuned"):
@@ -110,9 +115,10 @@ def jobs(
     for dataset in datasets or target.datasets:
         test = info(dataset).sizes[2]
         named(protocol, paper(dataset))  # raises now if the name is unknown, not after the training
-        for method in target.methods:
+        for method in objectives or target.methods:
             suffix = "-tuned" if kind == "tuned" and dataset != "fashion-mini" else ""
-            run = replace(recipes.get(f"{dataset}/{method}{suffix}"), seed=seed)
+            run = _own(dataset, method) if ":" in method else recipes.get(f"{dataset}/{method}{suffix}")
+            run = replace(run, seed=seed)
             if first := recipes.before(run):
                 start = Job(first, out / dataset / _folder(first), target.map, 0, protocol)
                 run = replace(run, warm_start=start.path.as_posix())
@@ -124,8 +130,17 @@ def jobs(
     return made
 
 
+def _own(dataset: str, ref: str) -> TrainConfig:
+    """The run of an objective of the user's, with the settings of `natural`; a function has no ε that could grow."""
+    base, own = recipes.get(f"{dataset}/natural"), custom.named(ref)
+    made = own.objective(base, paper(dataset).bounds)
+    ramps = isinstance(made, Robust | Joint | Distributional) or own.follows_config
+    return (base if ramps else replace(base, eps_ramp=(), weight_ramp=())).with_objective(own)
+
+
 def _folder(run: TrainConfig, *, several: bool = False) -> str:
-    return run.method + (f"-m{run.m}" if several else "") + (f"-seed{run.seed}" if run.seed else "")
+    name = run.method if run.own is None else run.own.name
+    return name + (f"-m{run.m}" if several else "") + (f"-seed{run.seed}" if run.seed else "")
 
 
 @dataclass(frozen=True)

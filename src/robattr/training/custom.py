@@ -58,6 +58,11 @@ class Custom:
     given: Objective | None = field(default=None, compare=False, repr=False)
     factory: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
     scales: tuple[float, float] = field(default=(1.0, 1.0), compare=False)  # of λ, and of ε and the step size
+    ref: str = field(default="", compare=False)  # "package.module:name", where it was named
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Another process imports what has a name again, as this one did."""
+        return (_renamed, (self.ref, self.scales)) if self.ref else super().__reduce__()
 
     @property
     def name(self) -> str:
@@ -101,7 +106,7 @@ def named(ref: str) -> Custom:
     """
     found = import_named(ref, example="my_objectives:make_rho")
     if isinstance(found, Robust | Joint | Distributional):
-        return custom(found)
+        return replace(custom(found), ref=ref)
     if not callable(found):
         raise InvalidInput(f"expected {ref!r} to be an objective or a function that returns one, got {found!r}")
     parameters = inspect.signature(found).parameters.values()
@@ -112,7 +117,11 @@ def named(ref: str) -> Custom:
             f"expected {ref!r} to need no arguments but `config` and `bounds`, got {', '.join(unknown)}: name a "
             "function that returns the objective, such as def make_rho(): return rho"
         )
-    return Custom(ref, source_of(found), factory=found)
+    return Custom(ref, source_of(found), factory=found, ref=ref)
+
+
+def _renamed(ref: str, scales: tuple[float, float]) -> Custom:
+    return replace(named(ref), scales=scales)
 
 
 def check_objective(found: Any, *, of: str) -> Objective:
