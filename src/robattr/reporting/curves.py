@@ -53,7 +53,7 @@ def _colours(methods: Iterable[str]) -> dict[str, int]:
     """A colour for each method; named ones come first, so that theirs do not depend on the others'."""
     order = [*APPROACHES]
     found: dict[str, int] = {}
-    for method in sorted(methods, key=lambda name: order.index(name) if name in order else len(order)):
+    for method in sorted(methods, key=lambda name: [*order, name].index(name)):
         first = order.index(method) if method in order else len(found)
         turned = [(first + i) % COLOURS for i in range(COLOURS)]
         found[method] = min(turned, key=[*found.values()].count)  # of equals the first

@@ -153,9 +153,9 @@ class Group:
         """The distinct numbers of examples of the evaluations."""
         return tuple(sorted({evaluation.examples for _, evaluation in self.members}))
 
-    def ms(self, like: RunResults) -> tuple[int, ...]:
+    def ms(self, like: RunResults) -> set[int]:
         """The values of m, the nodes of the integral in training, among the runs of one method on one network."""
-        return tuple(sorted({run.m for run, _ in self.members if _alike(run, like) and run.m is not None}))
+        return {run.m for run, _ in self.members if _alike(run, like) and run.m is not None}
 
     def varies_m(self, run: RunResults) -> bool:
         """Whether the runs of this method on this network have several m, as in the paper's table 2."""
@@ -243,8 +243,7 @@ def group_evaluations(runs: Iterable[RunResults]) -> tuple[Group, ...]:
 
 
 def _order(run: RunResults) -> tuple[str, int, str, str, float, int, str]:
-    order = [*APPROACHES]
-    rank = order.index(run.method) if run.method in order else len(order)
+    rank = [*APPROACHES, run.method].index(run.method)
     network, m, seed = (run.config.get(key) for key in ("model", "m", "seed"))
     return run.dataset, rank, run.method, str(network or ""), float(m or 0), int(seed or 0), run.path.name
 
