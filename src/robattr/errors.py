@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -40,6 +41,12 @@ class CompilationFellBack(UserWarning):
 
 class NoLocks(UserWarning):
     """A file system without locks, as some network ones are: two processes could write to one directory."""
+
+
+def brief(value: object, most: int = 120) -> str:
+    """`repr` without addresses, for an error: a composition may be a page long."""
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def nearest(name: str, options: Iterable[str]) -> str:

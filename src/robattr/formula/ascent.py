@@ -8,7 +8,7 @@ because that is what the engine compiles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from numbers import Integral, Real
@@ -17,7 +17,7 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from robattr.errors import InvalidInput
+from robattr.errors import InvalidInput, brief
 from robattr.formula.neighbourhoods import Neighbourhood, Rand
 from robattr.formula.network import no_gradient, per_example
 
@@ -76,10 +76,23 @@ def last_iterate(
     ascent: Ascent, grad: GradAndValue, x: Tensor, within: Neighbourhood, *, start: Tensor, rand: Rand = torch.rand_like
 ) -> Tensor:
     """The last point that the ascent yields; `start` where it yields none."""
-    last = start
-    for last in ascent.iterates(grad, x, within, start=start, rand=rand):  # noqa: B007
-        pass
+    last = _point(start, x, within)
+    points = ascent.iterates(grad, x, within, start=start, rand=rand)
+    if not isinstance(points, Iterable):
+        raise InvalidInput(f"expected {brief(ascent)}.iterates to yield points, as `yield z` does, got {points!r}")
+    for z in points:
+        last = _point(z, x, ascent)
     return last
+
+
+def _point(z: object, x: Tensor, source: object) -> Tensor:
+    if not isinstance(z, Tensor) or z.shape != x.shape:
+        got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
+        raise InvalidInput(
+            f"expected points of the shape of x, {tuple(x.shape)}, from {brief(source)}, got {got}: start, project and "
+            "iterates keep that shape"
+        )
+    return z
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from robattr.errors import InvalidInput
+from robattr.errors import InvalidInput, brief
+from robattr.formula.algebra import Operand
 from robattr.formula.checks import check_batch, check_model
 from robattr.formula.layers import AtOutput, Layer, at_input, input_gradient
 from robattr.formula.network import Bound, Model, bind, gradient, per_example, second_order, vjp
@@ -33,7 +34,7 @@ class Attribution(Protocol):
 
 
 @dataclass(frozen=True)
-class IG:
+class IG(Operand):
     """IG_h^f(x, x'; r): the change of f from x to x', spread over the coordinates of h.
 
     of      f, the scalar that is attributed (`cross_entropy` in training, `logit` for maps)
@@ -66,9 +67,9 @@ class IG:
             ("along", self.along, "derivative", "straight or polyline(...)"),
         ):
             if not hasattr(part, needs):
-                raise InvalidInput(f"IG expects {such} as `{name}`, got {part!r} without {needs}")
+                raise InvalidInput(f"IG expects {such} as `{name}`, got {brief(part)} without {needs}")
         if not isinstance(self.rule, Rule):
-            raise InvalidInput(f"IG expects a rule such as midpoint(10), got {self.rule!r}")
+            raise InvalidInput(f"IG expects a rule such as midpoint(10), got {brief(self.rule)}")
         whole = isinstance(self.chunk, int) and not isinstance(self.chunk, bool)
         if self.chunk is not None and not (whole and self.chunk >= 1):
             raise InvalidInput(f"IG expects chunk ≥ 1 nodes, or None for all at once, got {self.chunk!r}")

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from robattr.errors import InvalidInput
+from robattr.errors import InvalidInput, brief
+from robattr.formula.algebra import Operand, reciprocal
 from robattr.formula.attribution import Attribution
 from robattr.formula.checks import check_batch, check_model
 from robattr.formula.neighbourhoods import Neighbourhood
@@ -30,6 +31,18 @@ class Term(Protocol):
     def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor: ...
 
 
+def _map(attribution: Attribution, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
+    """The map, refused where it does not have one row per example."""
+    a = attribution(model, x, x1, y)
+    if not isinstance(a, Tensor) or a.dim() == 0 or len(a) != len(x):
+        got = tuple(a.shape) if isinstance(a, Tensor) else type(a).__name__
+        raise InvalidInput(
+            f"expected a map of shape ({len(x)}, ...), one row per example, from {brief(attribution)}, got {got}: an "
+            "attribution is a function (model, x, x', y) -> (B, ...), such as x' - x"
+        )
+    return a
+
+
 @dataclass(frozen=True)
 class Measured:
     """s∘a: the size of an attribution."""
@@ -38,7 +51,7 @@ class Measured:
     attribution: Attribution
 
     def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
-        return per_example(self.size(self.attribution(model, x, x1, y)), x, self.size)
+        return per_example(self.size(_map(self.attribution, model, x, x1, y)), x, self.size)
 
 
 @dataclass(frozen=True)
@@ -50,7 +63,7 @@ class Compared:
     reference: Attribution
 
     def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
-        a, b = (each(model, x, x1, y) for each in (self.attribution, self.reference))
+        a, b = _map(self.attribution, model, x, x1, y), self.reference(model, x, x1, y)
         if b.shape != a.shape:
             try:
                 b = b.expand_as(a)
@@ -87,7 +100,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Clean:
+class Clean(Operand):
     """An attribution or a change with x in the place of x'; with `detach` a constant."""
 
     part: Callable[..., Tensor]
@@ -179,10 +192,10 @@ def combine(function: Callable[..., Tensor], *changes: Change) -> Change:
     would be compiled anew.
     """
     if not callable(function):
-        raise InvalidInput(f"combine expects a function of (B,) tensors, such as torch.maximum, got {function!r}")
+        raise InvalidInput(f"combine expects a function of (B,) tensors, such as torch.maximum, got {brief(function)}")
     for d in changes:
         if not isinstance(d, Change):
-            raise InvalidInput(f"combine expects changes, such as l1 @ IG(), got {d!r}")
+            raise InvalidInput(f"combine expects changes, such as l1 @ IG(), got {brief(d)}")
     return Change.of(Combined(function, changes))
 
 
@@ -203,7 +216,7 @@ def frozen(part: Callable[..., Tensor]) -> Any:
 
 def _at_x(part: Any, *, detach: bool) -> Any:
     if not callable(part):
-        raise InvalidInput(f"expected an attribution such as Gradient(), or a change, got {part!r}")
+        raise InvalidInput(f"expected an attribution such as Gradient(), or a change, got {brief(part)}")
     return Change.of(Clean(part, detach)) if isinstance(part, Change) else Clean(part, detach)
 
 
@@ -227,12 +240,5 @@ def displacement(model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
     return x1 - x
 
 
-def reciprocal(what: str, divisor: object) -> float:
-    """1/divisor, where `divisor` is a finite number other than 0."""
-    if not isinstance(divisor, Real) or not isfinite(divisor) or divisor == 0:
-        raise _operand("/", what, f"a finite number other than 0, as in {what} / 2", divisor)
-    return 1.0 / float(divisor)
-
-
 def _operand(sign: str, what: str, expected: str, got: object) -> InvalidInput:
-    return InvalidInput(f"`{sign}` of a {what} expects {expected}, got {got!r}")
+    return InvalidInput(f"`{sign}` of a {what} expects {expected}, got {brief(got)}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 
 import torch
 from torch import Tensor, nn
 
-from robattr.errors import InvalidInput, UnsupportedModel
+from robattr.errors import InvalidInput, UnsupportedModel, brief
 from robattr.formula.network import Bound, Model, second_order
 
 
@@ -156,3 +157,34 @@ def _check_points(name: str, z: Tensor) -> None:
     if not torch.isfinite(z).all():
         bad = int((~torch.isfinite(z)).flatten(1).any(1).sum())
         raise InvalidInput(f"{name} holds NaN or infinite values in {bad} of {len(z)} examples: clean the data first")
+
+
+CALLS: dict[str, Callable[..., object]] = {
+    "start": lambda x, rand: ...,
+    "direction": lambda g: ...,
+    "project": lambda z, x: ...,
+    "iterates": lambda grad, x, within, *, start, rand: ...,
+}
+"""How the formula calls the methods of a neighbourhood and of an adversary."""
+
+
+def check_part(part: object, argument: str, expected: str, *names: str) -> None:
+    """Refuse a part that lacks one of these attributes, or whose method does not take what it will be called with."""
+    if missing := [name for name in names if not hasattr(part, name)]:
+        raise InvalidInput(f"expected {expected} as `{argument}`, got {brief(part)} without {', '.join(missing)}")
+    for name in names:
+        try:
+            own = signature(getattr(part, name)) if name in CALLS else None
+        except (TypeError, ValueError):  # nothing is known of it
+            continue
+        if own is None:
+            continue
+        wanted = signature(CALLS[name])
+        by_name = {p.name: None for p in wanted.parameters.values() if p.kind is p.KEYWORD_ONLY}
+        try:
+            own.bind(*(name for name in wanted.parameters if name not in by_name), **by_name)
+        except TypeError as cause:
+            raise InvalidInput(
+                f"expected {type(part).__name__}.{name}{wanted}, as in {expected.partition(' such as ')[2]}, got "
+                f"{name}{own}: {cause}"
+            ) from None

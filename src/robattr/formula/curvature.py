@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from robattr.errors import InvalidInput, UnsupportedModel
+from robattr.formula.algebra import Operand
 from robattr.formula.change import Change
 from robattr.formula.layers import input_gradient
 from robattr.formula.maps import Map
@@ -24,7 +25,7 @@ SQUARINGS = 24
 
 
 @dataclass(frozen=True)
-class HessianVector:
+class HessianVector(Operand):
     """H(x)·(x' − x), H the Hessian of f in x: an attribution whose vector is the step to x'.
 
     With x' = x + v for a random v of unit variance, `power(l2, 2) @ HessianVector()` estimates ‖H‖_F² without bias. Of

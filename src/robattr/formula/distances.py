@@ -17,7 +17,8 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
-from robattr.errors import InvalidInput
+from robattr.errors import InvalidInput, brief
+from robattr.formula.algebra import Measure
 from robattr.formula.attribution import IG, Attribution, recomputed
 from robattr.formula.change import Change, Compared, clean
 from robattr.formula.network import per_example
@@ -27,16 +28,22 @@ BLOCK = 2**22
 """How many pairs of pixels `kendall` holds at once, over all examples."""
 
 
-@dataclass(frozen=True)
-class Distance:
-    """C(a, b) for two maps of one shape (B, ...), which `of` sees as (B, n): one number per example."""
+@dataclass(frozen=True, repr=False)
+class Distance(Measure):
+    """C(a, b) for two maps of one shape (B, ...), which `of` sees as (B, n): one number per example.
 
+    Distances add up and scale like sizes: `cosine + 0.1 * pearson`.
+    """
+
+    kind = ("distance", "cosine + 2 * pearson")
     of: Callable[[Tensor, Tensor], Tensor]
     name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not callable(self.of):
-            raise InvalidInput(f"Distance expects a function of two (B, n) arrays that returns (B,), got {self.of!r}")
+            raise InvalidInput(
+                f"Distance expects a function of two (B, n) arrays that returns (B,), got {brief(self.of)}"
+            )
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
         if a.shape != b.shape:
@@ -49,12 +56,9 @@ class Distance:
                 f"`{self} @ a` compares a(x') with a(x), and a path IG from x is 0 at x: use BaselineIG(IG(...)), or "
                 f"give the reference, as in {self} @ (IG(...), target(map))"
             )
-        if callable(maps):
+        if callable(maps) and not isinstance(maps, Measure):
             maps = (maps, clean(maps))
         return Change.of(Compared(self, *pair(repr(self), maps)))
-
-    def __repr__(self) -> str:
-        return self.name or getattr(self.of, "__name__", repr(self.of))
 
 
 def _unit(a: Tensor) -> Tensor:

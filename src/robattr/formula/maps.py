@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from robattr.errors import InvalidInput
+from robattr.formula.algebra import Operand
 from robattr.formula.attribution import IG, Attribution
 from robattr.formula.checks import check_batch, check_model
 from robattr.formula.layers import AtInput, AtLayer, at_input
@@ -25,7 +26,7 @@ from robattr.formula.scalars import Scalar, best_wrong, logit
 Baseline: TypeAlias = float | Tensor | Callable[[Tensor], Tensor]
 
 
-class Map:
+class Map(Operand):
     """a(x'), of shape (B, ...): an attribution of one point."""
 
     def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:

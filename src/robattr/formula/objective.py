@@ -10,15 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from numbers import Real
+from typing import ClassVar, NoReturn
 
 import torch
 from torch import Tensor
 
-from robattr.errors import InvalidInput
+from robattr.errors import InvalidInput, brief
 from robattr.formula.ascent import PGD, Ascent, maximise
 from robattr.formula.change import Change
-from robattr.formula.checks import check_batch, check_model
+from robattr.formula.checks import check_batch, check_model, check_part
 from robattr.formula.neighbourhoods import Bounds, Everywhere, Neighbourhood, Rand, check_bounds
 from robattr.formula.network import Bound, Model, bind, per_example, second_order
 from robattr.formula.scalars import Scalar, cross_entropy
@@ -75,7 +76,9 @@ class Robust:
     loss: Scalar = cross_entropy
 
     def __post_init__(self) -> None:
-        _check(self.weight, self.within, self.by, self.loss)
+        _check(self.weight, self.within, self.by, self.loss, change=self.change)
+        if self.attacked is not None:
+            _check_change("attacked", self.attacked)
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
@@ -123,6 +126,11 @@ class Robust:
     def __radd__(self, other: int) -> Joint:
         return Joint((self,)).__radd__(other)
 
+    def __mul__(self, factor: float) -> NoReturn:
+        raise _scaled(factor)
+
+    __rmul__ = __mul__
+
 
 @dataclass(frozen=True)
 class Joint:
@@ -138,7 +146,7 @@ class Joint:
 
     def __post_init__(self) -> None:
         if not self.terms or not all(isinstance(t, Robust) for t in self.terms):
-            raise InvalidInput(f"Joint expects objectives such as madry(...), got {self.terms!r}")
+            raise InvalidInput(f"Joint expects objectives such as madry(...), got {brief(self.terms)}")
         if any(t.loss != self.loss for t in self.terms):
             raise InvalidInput("a sum of objectives expects one clean loss in all of them, got several: give them one")
 
@@ -147,12 +155,21 @@ class Joint:
             return Joint(self.terms + other.terms)
         if isinstance(other, Robust):
             return Joint((*self.terms, other))
-        raise InvalidInput(f"`+` of an objective expects another one, such as madry(...) + igr(...), got {other!r}")
+        raise InvalidInput(
+            f"`+` of an objective expects another one, such as madry(...) + igr(...), got {brief(other)}"
+        )
 
     def __radd__(self, other: int) -> Joint:
         if other == 0:  # where sum() begins
             return self
-        raise InvalidInput(f"`+` of an objective expects another one, such as madry(...) + igr(...), got {other!r}")
+        raise InvalidInput(
+            f"`+` of an objective expects another one, such as madry(...) + igr(...), got {brief(other)}"
+        )
+
+    def __mul__(self, factor: float) -> NoReturn:
+        raise _scaled(factor)
+
+    __rmul__ = __mul__
 
     @property
     def loss(self) -> Scalar:
@@ -271,7 +288,7 @@ class Distributional:
             raise InvalidInput(f"expected a finite rate of dual ascent ≥ 0, got {self.rate!r}")
         if not 0.0 < float(self.gamma) < float("inf"):
             raise InvalidInput(f"expected a finite γ > 0 at first, got {float(self.gamma)!r}: ascent multiplies it")
-        _check(self.weight, self.within, self.by, self.loss)
+        _check(self.weight, self.within, self.by, self.loss, change=self.change, cost=self.cost)
 
     @property
     def lagrangian(self) -> Robust:
@@ -306,15 +323,24 @@ class Distributional:
         self.gamma = self.gamma * math.exp(self.rate * (spent - self.budget) / (spent + self.budget))
 
 
-def _check(weight: float | Tensor, within: Neighbourhood, by: Ascent, loss: Scalar) -> None:
-    if not isinstance(weight, Tensor) and not 0.0 <= weight < float("inf"):
+def _scaled(factor: object) -> InvalidInput:
+    return InvalidInput(
+        f"an objective is not scaled, got `*` with {brief(factor)}: scale its penalty, as in Robust(…, weight=2), "
+        "or its value, as in 2 * rho(model, x, y).value.mean()"
+    )
+
+
+def _check(weight: float | Tensor, within: Neighbourhood, by: Ascent, loss: Scalar, **changes: Change) -> None:
+    for name, change in changes.items():
+        _check_change(name, change)
+    if not isinstance(weight, Tensor) and not (isinstance(weight, Real) and 0.0 <= weight < float("inf")):
         raise InvalidInput(f"expected a finite weight λ ≥ 0, got {weight!r}")
-    missing = [name for name in ("bounds", "start", "direction", "project") if not hasattr(within, name)]
-    if missing:
-        raise InvalidInput(
-            f"expected a neighbourhood such as LinfBall(0.3) as `within`, got {within!r} without {', '.join(missing)}"
-        )
-    if not hasattr(by, "iterates"):
-        raise InvalidInput(f"expected an adversary such as PGD(steps=40, step_size=0.01) as `by`, got {by!r}")
+    check_part(within, "within", "a neighbourhood such as LinfBall(0.3)", "bounds", "start", "direction", "project")
+    check_part(by, "by", "an adversary such as PGD(steps=40, step_size=0.01)", "iterates")
     if not callable(loss):
-        raise InvalidInput(f"expected a loss such as cross_entropy, got {loss!r}")
+        raise InvalidInput(f"expected a loss such as cross_entropy, got {brief(loss)}")
+
+
+def _check_change(name: str, change: object) -> None:
+    if not isinstance(change, Change):
+        raise InvalidInput(f"expected a change such as l1 @ IG() as `{name}`, got {brief(change)}")

@@ -14,21 +14,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import isfinite
 from numbers import Real
 
 from torch import Tensor
 
-from robattr.errors import InvalidInput
+from robattr.errors import InvalidInput, brief
+from robattr.formula.algebra import Measure
 from robattr.formula.attribution import Attribution
-from robattr.formula.change import Change, Compared, Measured, reciprocal
+from robattr.formula.change import Change, Compared, Measured
 from robattr.formula.network import per_example
 
 PAIR = "an attribution such as IG(), or a pair (attribution, reference) such as (Gradient(), frozen(Gradient()))"
 
 
-@dataclass(frozen=True)
-class Size:
+@dataclass(frozen=True, repr=False)
+class Size(Measure):
     """s(a) for a of shape (B, ...), which `of` sees as (B, n): one number per example.
 
     s @ attribution             the change s(attribution(x, x'))
@@ -41,12 +41,13 @@ class Size:
     tensor([15.])
     """
 
+    kind = ("size", "l1 + 2 * l2")
     of: Callable[[Tensor], Tensor]
     name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not callable(self.of):
-            raise InvalidInput(f"Size expects a function of a (B, n) array that returns (B,), got {self.of!r}")
+            raise InvalidInput(f"Size expects a function of a (B, n) array that returns (B,), got {brief(self.of)}")
 
     def __call__(self, a: Tensor) -> Tensor:
         return per_example(self.of(a.reshape(len(a), -1)), a, self)
@@ -54,53 +55,9 @@ class Size:
     def __matmul__(self, attribution: Attribution | tuple[Attribution, Attribution]) -> Change:
         if isinstance(attribution, tuple):
             return Change.of(Compared(Difference(self), *pair(repr(self), attribution)))
-        if not callable(attribution):
-            raise InvalidInput(f"`{self} @ a` expects {PAIR}, got {attribution!r}")
+        if not callable(attribution) or isinstance(attribution, Measure):
+            raise InvalidInput(f"`{self} @ a` expects {PAIR}, got {brief(attribution)}")
         return Change.of(Measured(self, attribution))
-
-    def __add__(self, other: Size) -> Size:
-        if isinstance(other, Real) and other == 0:  # where sum() begins
-            return self
-        if not isinstance(other, Size):
-            raise InvalidInput(f"`+` of a size expects another size, such as l1 + 2 * l2, got {other!r}")
-        return Size(Weighted(((1.0, self), (1.0, other))), f"{self} + {other}")
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Size) -> Size:
-        if not isinstance(other, Size):
-            raise InvalidInput(f"`-` of a size expects another size, such as l1 - total, got {other!r}")
-        return self + (-1.0) * other
-
-    def __mul__(self, factor: float) -> Size:
-        if not isinstance(factor, Real) or not isfinite(factor):
-            raise InvalidInput(f"`*` of a size expects a finite number, such as 2 * l1, got {factor!r}")
-        return Size(Weighted(((float(factor), self),)), f"{factor:g} * ({self})")
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, divisor: float) -> Size:
-        return self * reciprocal("size", divisor)
-
-    def __neg__(self) -> Size:
-        return -1.0 * self
-
-    def __repr__(self) -> str:
-        return self.name or getattr(self.of, "__name__", repr(self.of))
-
-
-@dataclass(frozen=True)
-class Weighted:
-    """Σ_i c_i · s_i(a)."""
-
-    parts: tuple[tuple[float, Size], ...]
-
-    def __call__(self, a: Tensor) -> Tensor:
-        (c, first), *rest = self.parts
-        value = c * first(a)
-        for c, size in rest:
-            value = value + c * size(a)
-        return value
 
 
 @dataclass(frozen=True)
@@ -116,7 +73,7 @@ class Difference:
 def pair(name: str, given: object) -> tuple[Attribution, Attribution]:
     """(attribution, reference), refused where either is not callable."""
     if not (isinstance(given, tuple) and len(given) == 2 and all(callable(a) for a in given)):
-        raise InvalidInput(f"`{name} @ a` expects {PAIR}, got {given!r}")
+        raise InvalidInput(f"`{name} @ a` expects {PAIR}, got {brief(given)}")
     return given
 
 
@@ -138,7 +95,7 @@ def power(size: Size, q: float) -> Size:
     """s(a)^q; `power(l1, q)` is the size of proposition 2. Where s(a) = 0 the derivative is 0, for q < 1 by choice."""
     if not isinstance(size, Size):
         raise InvalidInput(f"power expects a size such as l1, got {size!r}: make one by Size(function)")
-    if not q > 0:
+    if not isinstance(q, Real) or not q > 0:
         raise InvalidInput(f"power expects an exponent q > 0, got {q!r}")
 
     def raised(a: Tensor) -> Tensor:

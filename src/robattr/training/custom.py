@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from torch import Tensor, nn
 
-from robattr.errors import InvalidInput, RobattrError
+from robattr.errors import InvalidInput, RobattrError, brief
 from robattr.formula import IG, Change, Distributional, Joint, Rho, Robust, at_output, displacement
 from robattr.formula.change import Clean, Combined, Compared, Measured, Value
 from robattr.formula.maps import BaselineIG, Logits, Magnitude, RunnerUp, Target, TheInput
@@ -128,7 +128,7 @@ def check_objective(found: Any, *, of: str) -> Objective:
     """Reject what is not an objective."""
     if not callable(found) or isinstance(found, type | nn.Module | Change):
         hint = " (a Change is one part of it: Robust(change=…, within=…, by=…))" if isinstance(found, Change) else ""
-        raise InvalidInput(f"expected {EXAMPLE} as {of}, got {found!r}{hint}")
+        raise InvalidInput(f"expected {EXAMPLE} as {of}, got {brief(found)}{hint}")
     objective: Objective = found
     return objective
 
