@@ -51,6 +51,7 @@ APPROACHES = {  # the sources' names, in the order of tables; an objective of th
     "input-gradient": "Input gradient", "loss-output": "Loss output", "sinha": "Sinha et al.",
     "distributional-ig": "Distributional IG", "trades": "TRADES", "igr": "IGR", "aat": "AAT", "adv-aat": "AdvAAT",
     "art": "ART", "sarkar": "Sarkar et al.", "ssr": "SSR", "lga": "LGA", "r2et": "R2ET", "curvature": "Curvature",
+    "interval-bound": "Interval bound",
 }  # fmt: skip
 
 Record = Mapping[str, Any]
