@@ -1,0 +1,187 @@
+"""The leaderboard: models whose explanations hold, rendered from the records in results/board.
+
+    python -m results.leaderboard                  # write docs/leaderboard.md and docs/leaderboard.html
+    python -m results.leaderboard --check RECORD…  # whether a record obeys the rules; writes nothing
+
+docs/leaderboard_rules.md has the rules. A row with doubts is shown, with its flags.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+from markupsafe import Markup
+
+from robattr.errors import InvalidInput, RobattrError
+from robattr.evaluation.protocol import paper, strict
+from robattr.metrics.columns import COLUMN
+from robattr.reporting.faithfulness import measured, unexplained
+from robattr.reporting.published import DATASETS
+from robattr.reporting.run_results import EvaluationResults, RunResults, read_runs
+from robattr.reporting.tables import escape_markdown, grid, make_cell
+
+RESULTS = Path(__file__).parent
+RECORDS = RESULTS / "board"
+PAGE = RESULTS.parent / "docs" / "leaderboard.md"
+EXAMPLES = 300  # fewest test examples
+MANY = 0.02  # a share of examples without a label-keeping iterate that is flagged
+SHOWN = ("nat_acc", "adv_acc", "topk", "kendall", "insertion_over_constant", "attacked_over_constant")
+PREFACE = """\
+Models by how well their integrated-gradients maps hold under the `strict` protocol, with what the maps explain beside
+it: a constant map is perfectly robust. Brackets are 95% intervals over examples. *GPU minutes* are those of the
+training that made the weights; a dash is a training that was not on one GPU. Flagged rows are to be read with doubt.
+The [rules](leaderboard_rules.md) say how to add a model."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of the board; `cells` are (text, number to sort by) in the order of `headings()`."""
+
+    dataset: str
+    name: str
+    examples: int
+    cells: tuple[tuple[str, float | None], ...]
+    flags: tuple[str, ...]
+
+
+def headings() -> tuple[str, ...]:
+    """The titles of the cells of an entry."""
+    return ("GPU minutes", *(COLUMN[key].title for key in SHOWN))
+
+
+def violations(run: RunResults, e: EvaluationResults) -> list[str]:
+    """The rules that a record breaks; [] for one that belongs on the board."""
+    summary, settings = e.summary, dict(e.summary.get("settings") or {})
+    said = []
+    if run.dataset not in DATASETS or summary.get("dataset", run.dataset) != run.dataset:
+        said.append(f"expected a dataset of the board ({', '.join(DATASETS)}), got {summary.get('dataset')!r}")
+    elif summary.get("protocol") != "strict":
+        said.append(f"expected the strict protocol, got {summary.get('protocol')!r}: --protocol strict")
+    else:
+        wanted = strict(paper(run.dataset)).settings()
+        odd = [k for k in wanted if k not in ("seed", "name") and settings.get(k) != wanted[k]]
+        if odd:
+            said.append(f"expected the settings of strict, got others ({', '.join(odd)}): evaluate with this version")
+    if summary.get("map") != "ig":
+        said.append(f"expected IG maps, got {summary.get('map')!r}: --maps ig")
+    if summary.get("split", "test") != "test":
+        said.append(f"expected the test split, got {summary.get('split')!r}: --split test")
+    if e.examples < EXAMPLES:
+        said.append(f"expected at least {EXAMPLES} examples, got {e.examples}: --examples {EXAMPLES}")
+    if not measured(e):
+        said.append("expected the faithfulness scores, got none: evaluate with this version")
+    if not e.weights:
+        said.append("expected a digest of the weights, got none: record the run again")
+    return said
+
+
+def flags(e: EvaluationResults) -> tuple[str, ...]:
+    """The reasons to doubt a row: flags and alarms of the evaluation, failed attacks, maps that explain nothing."""
+    said = [str(flag) for key in ("flags", "alarms") for flag in e.summary.get(key) or ()]
+    if (share := float(e.summary.get("never_kept") or 0)) >= MANY:
+        said.append(f"no attack step kept the prediction on {share:.0%} of the examples: those have no score")
+    return tuple(dict.fromkeys([*said, *unexplained(e)]))
+
+
+def entries(runs: Sequence[RunResults]) -> list[Entry]:
+    """The rows, by dataset in the paper's order, then by top-k intersection; a record that breaks a rule is refused."""
+    found = []
+    for run in runs:
+        for e in run.evaluations:
+            if broken := violations(run, e):
+                raise InvalidInput(f"{e.source.name} does not belong on the board: {'; '.join(broken)}")
+            cells = (_cost(run), *((str(c := make_cell(e, COLUMN[key])), c.value) for key in SHOWN))
+            found.append(Entry(run.dataset, run.name, e.examples, cells, flags(e)))
+    place = 1 + SHOWN.index("topk")
+    return sorted(found, key=lambda row: (DATASETS.index(row.dataset), -(row.cells[place][1] or 0.0), row.name))
+
+
+def markdown(rows: Sequence[Entry]) -> str:
+    """The board as Markdown, a table per dataset."""
+    parts = ["# Leaderboard", "Rendered by `python -m results.leaderboard`; not edited by hand.", PREFACE]
+    for dataset in dict.fromkeys(row.dataset for row in rows):
+        of = [row for row in rows if row.dataset == dataset]
+        lines = [
+            [
+                escape_markdown(r.name),
+                str(r.examples),
+                *(text for text, _ in r.cells),
+                escape_markdown(_joined(r.flags)),
+            ]
+            for r in of
+        ]
+        parts += [f"## {dataset}", grid(("Model", "Examples", *headings(), "Flags"), lines)]
+    return "\n\n".join(parts) + "\n"
+
+
+def html(rows: Sequence[Entry]) -> str:
+    """The board as one page that sorts and filters, loads nothing, and is readable without its script."""
+    script = (RESULTS / "leaderboard.js").read_text(encoding="utf-8")
+    css = (files("robattr.reporting") / "page" / "page.css").read_text(encoding="utf-8")
+    template = (RESULTS / "leaderboard.html.j2").read_text(encoding="utf-8")
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    made: str = environment.from_string(template).render(
+        rows=rows,
+        headings=headings(),
+        datasets=list(dict.fromkeys(row.dataset for row in rows)),
+        css=Markup(css),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+    return made
+
+
+def _cost(run: RunResults) -> tuple[str, float | None]:
+    """The minutes of the training on one GPU."""
+    device, processes = str(run.environment.get("device") or ""), run.environment.get("processes") or 1
+    seconds = run.training.seconds
+    if seconds is None or processes != 1 or device in ("", "cpu", "mps"):
+        return "–", None
+    return f"{seconds / 60:.1f} ({device})", seconds / 60
+
+
+def _joined(said: Sequence[str]) -> str:
+    return "; ".join(said) or "–"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Render the board, or check records; the exit status is 1 where one breaks a rule."""
+    parser = argparse.ArgumentParser(prog="python -m results.leaderboard", description=__doc__.split("\n")[0])
+    parser.add_argument("--check", nargs="+", metavar="RECORD", type=Path, help="check these records, write nothing")
+    asked = parser.parse_args(arguments)
+    try:
+        if asked.check:
+            return _check(read_runs(asked.check))
+        given = sorted(RECORDS.glob("*.json"))
+        if not given:
+            print(f"no record in {RECORDS.relative_to(RESULTS.parent)}: nothing to render")
+            return 1
+        rows = entries(read_runs(given))
+    except RobattrError as error:
+        print(error)
+        return 1
+    for page, text in ((PAGE, markdown(rows)), (PAGE.with_suffix(".html"), html(rows))):
+        page.write_text(text, encoding="utf-8")
+        print(f"wrote {page.relative_to(RESULTS.parent)}")
+    return 0
+
+
+def _check(runs: Sequence[RunResults]) -> int:
+    every: list[tuple[Any, list[str]]] = [(e, violations(run, e)) for run in runs for e in run.evaluations]
+    for e, broken in every:
+        print(f"{e.source.name}: {'; '.join(broken) or 'obeys the rules'}")
+        for flag in flags(e):
+            print(f"  flag: {flag}")
+    return int(any(broken for _, broken in every))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,121 @@
+"""The leaderboard on invented records: its rules, order, flags and pages; no committed record is on it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_runs import fake_results
+from results import leaderboard
+from results.leaderboard import RESULTS, entries, flags, headings, html, main, markdown, violations
+from robattr.errors import InvalidInput
+from robattr.evaluation.protocol import paper, strict
+from robattr.reporting.run_results import RunResults, read_runs
+from robattr.reporting.training_log import TrainingSummary
+
+
+def entry(name: str, topk: float, *, dataset: str = "mnist", gain: float = 0.1, **summary: Any) -> RunResults:
+    """A run that obeys the rules."""
+    run = fake_results("natural", topk, topk - 0.2, dataset=dataset, protocol="strict", examples=300)
+    e = run.evaluations[0]
+    gains = {
+        f"insertion_over_{c}": {"value": gain, "low": gain - 0.02, "high": gain + 0.02} for c in ("random", "edges")
+    }
+    made = {
+        **e.summary, "dataset": dataset, "split": "test", "never_kept": 0.0, "examples": 300,
+        "settings": strict(paper(dataset)).settings(), "columns": {**e.summary["columns"], **gains}, **summary,
+    }  # fmt: skip
+    trained = {"device": "NVIDIA H200", "processes": 1}
+    return replace(
+        run, name=name, environment=trained, training=TrainingSummary(seconds=270.0),
+        evaluations=(replace(e, summary=made, weights="0123456789abcdef"),),
+    )  # fmt: skip
+
+
+def test_rows_are_sorted_by_dataset_and_top_k() -> None:
+    rows = entries([entry("b", 0.5), entry("a", 0.7), entry("c", 0.9, dataset="gtsrb")])
+    assert [(row.dataset, row.name) for row in rows] == [("mnist", "a"), ("mnist", "b"), ("gtsrb", "c")]
+    shown = dict(zip(headings(), rows[0].cells, strict=True))
+    assert shown["GPU minutes"] == ("4.5 (NVIDIA H200)", 4.5)
+    assert shown["TopK Inter."] == ("70.00% [69.0, 71.0]", 0.7)
+    assert shown["Ins. over constant"] == ("–", None)
+    assert rows[0].flags == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"protocol": "paper"}, "expected the strict protocol, got 'paper'"),
+        ({"map": "sg"}, "expected IG maps, got 'sg'"),
+        ({"split": "validation"}, "expected the test split, got 'validation'"),
+        ({"examples": 299}, "expected at least 300 examples, got 299"),
+        ({"columns": {}}, "expected the faithfulness scores, got none"),
+        ({"settings": {**strict(paper("mnist")).settings(), "eps": 0.1}}, r"got others \(eps\)"),
+    ],
+)
+def test_a_record_that_breaks_a_rule_is_refused(change: dict[str, Any], words: str) -> None:
+    run = entry("a", 0.7, **change)
+    assert len(violations(run, run.evaluations[0])) == 1
+    with pytest.raises(InvalidInput, match=words):
+        entries([run])
+
+
+def test_other_data_are_refused() -> None:
+    run = entry("a", 0.7)
+    (e,) = run.evaluations
+    other = replace(run, evaluations=(replace(e, summary={**e.summary, "dataset": "mine"}),))
+    with pytest.raises(InvalidInput, match=r"expected a dataset of the board .* got 'mine'"):
+        entries([other])
+
+
+def test_doubts_are_flags() -> None:
+    odd = entry("a", 0.7, gain=0.0, alarms=["gradients are masked"], flags=["twin far away"], never_kept=0.1)
+    said = flags(odd.evaluations[0])
+    assert said[:2] == ("twin far away", "gradients are masked")
+    assert "10% of the examples" in said[2]
+    assert len(said) == 5
+    assert "not shown to order the pixels better than the edges" in said[4]
+
+
+def test_a_training_that_was_not_on_one_gpu_has_no_gpu_minutes() -> None:
+    run = entry("a", 0.7)
+    for environment in ({"device": "cpu"}, {}, {"device": "NVIDIA H200", "processes": 4}):
+        assert entries([replace(run, environment=environment)])[0].cells[0] == ("–", None)
+
+
+def test_pages_show_every_row_and_escape_names() -> None:
+    rows = entries([entry("<script>alert(1)</script>|x", 0.7, alarms=["<b>"]), entry("c", 0.6, dataset="gtsrb")])
+    text, page = markdown(rows), html(rows)
+    assert r"\<script\>alert(1)\</script\>\|x" in text
+    assert text.count("\n| ---") == 2
+    assert "&lt;script&gt;alert(1)" in page
+    assert page.count("<tr data-of=") == 2
+    assert page.count('data-flagged="yes"') == 1
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)
+    scripts = re.findall(r"<script>(.*?)</script>", page, flags=re.S)
+    assert policy
+    assert len(scripts) == 1
+    digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy[1]
+    assert "default-src 'none'" in policy[1]
+    assert not re.search(r'(?:src|href)="(?!#|data:)', page)
+
+
+def test_no_committed_record_is_on_the_board_yet(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The published strict evaluations were made before faithfulness was measured."""
+    old = sorted(RESULTS.glob("mnist-*-strict-ig.json"))
+    assert main(["--check", *map(str, old)]) == 1
+    said = capsys.readouterr().out
+    assert said.count("expected the faithfulness scores") == len(old) == len(read_runs(old))
+    monkeypatch.setattr(leaderboard, "RECORDS", RESULTS / "board")
+    if not list((RESULTS / "board").glob("*.json")):
+        assert main([]) == 1
+        assert "nothing to render" in capsys.readouterr().out
