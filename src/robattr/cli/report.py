@@ -1,4 +1,4 @@
-"""`robattr record`, `report` and `figures`: export and render evaluated runs."""
+"""`robattr record`, `report`, `figures` and `card`: export and render evaluated runs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
     app.command("record")(record)
     app.command("report")(report)
     app.command("figures")(figures)
+    app.command("card")(card)
     reproduce.register(app)
 
 
@@ -73,6 +74,20 @@ def figures(
             raise InvalidInput(f"unknown format {name!r}; {nearest(name, FORMATS)}")
     for path in write_figures(read_runs(runs), out, formats=wanted, rows=rows):
         typer.echo(f"wrote {path}")
+
+
+def card(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run directory, best evaluated.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write (default: RUN/README.md).")] = None,
+    license: Annotated[str, typer.Option(help="The licence of the weights: apache-2.0, cc-by-4.0, …")] = "unknown",
+) -> None:
+    """A model card: data, recipe, measurements under each protocol, licence and hash, as Markdown for the Hub."""
+    from robattr.engine.files import write_atomically
+    from robattr.reporting import model_card
+
+    path = out or run / "README.md"
+    write_atomically(path, model_card(run, license=license).encode())
+    typer.echo(f"wrote {path}")
 
 
 def _size(path: Path) -> str:

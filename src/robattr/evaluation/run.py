@@ -265,10 +265,13 @@ class _Job:
 
 def digest_of_weights(model: nn.Module) -> str:
     """A short digest of a model's weights and buffers, without extra state that is not a tensor."""
+    return digest_of_tensors({name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)})
+
+
+def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """The same digest, of a state dict or of a weights file."""
     weights = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        if not isinstance(tensor, Tensor):
-            continue
+    for name, tensor in sorted(tensors.items()):
         weights.update(name.encode())
         weights.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return weights.hexdigest()[:16]

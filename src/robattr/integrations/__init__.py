@@ -1,4 +1,4 @@
-"""robattr inside other libraries: PyTorch Lightning, Hugging Face's Trainer and Accelerate, ONNX.
+"""robattr inside other libraries: PyTorch Lightning, Hugging Face's Trainer, Accelerate and Hub, ONNX.
 
 Each name is imported at its first use, and so is its library, an extra of robattr: `pip install "robattr[lightning]"`.
 """
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from robattr.integrations.wrapped import rho_of as rho_of
 
 if _TYPE_CHECKING:
+    from robattr.integrations.hub import HubModel as HubModel
     from robattr.integrations.huggingface import RobustTrainer as RobustTrainer
     from robattr.integrations.lightning import AttributionMonitor as AttributionMonitor
     from robattr.integrations.lightning import RobustTraining as RobustTraining
@@ -17,6 +18,7 @@ if _TYPE_CHECKING:
 
 _LAZY = {
     "AttributionMonitor": "lightning",
+    "HubModel": "hub",
     "RobustTrainer": "huggingface",
     "RobustTraining": "lightning",
     "export_onnx": "onnx",

@@ -62,7 +62,7 @@ def read_model(path: Path) -> nn.Module:
             shapes = build(spec)
     except InvalidInput as cause:
         raise CheckpointError(f"{path} cannot be rebuilt: {cause}") from cause
-    tensors = _read(path)
+    tensors = read_tensors(path)
     _check(shapes, tensors, path)
     with torch.random.fork_rng(devices=[]):
         model = build(spec).float()
@@ -81,7 +81,7 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
     source = Path(path)
     if not source.is_file():
         raise CheckpointError(f"no such weight file: {source}")
-    tensors = _read(source) if source.suffix == ".safetensors" else _read_torch(source)
+    tensors = read_tensors(source) if source.suffix == ".safetensors" else _read_torch(source)
     tensors = _without_wrappers(tensors, module)
     _check(module, tensors, source)
     module.load_state_dict(tensors)
@@ -132,7 +132,8 @@ def _opened(path: Path) -> Iterator[Any]:
         raise CheckpointError(f"{path} is not a whole safetensors file: {cause}") from cause
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, by name."""
     with _opened(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 

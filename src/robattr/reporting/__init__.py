@@ -3,5 +3,6 @@
 from robattr.reporting.export import write_records as write_records
 from robattr.reporting.figures import write_figures as write_figures
 from robattr.reporting.html import write_page as write_page
+from robattr.reporting.model_card import model_card as model_card
 from robattr.reporting.run_results import read_run as read_run
 from robattr.reporting.run_results import read_runs as read_runs
