@@ -49,7 +49,7 @@ def criteria(dataset: str, groups: Iterable[Group]) -> tuple[Criterion, ...]:
         _attack_strength(dataset, members),
         _examples(dataset, members),
         _seeds(dataset, members),
-        _strict(_scored(found, "strict")),
+        _strict(_scored(found, "strict v2") or _scored(found, "strict")),
     )
 
 

@@ -30,7 +30,7 @@ def _row(run: RunResults, evaluation: EvaluationResults, folder: Path) -> list[s
     if earlier := summary.get("earlier"):  # `seconds` is the time of the command that finished it
         evaluated += f" for the last {len(evaluation.records) - earlier:,}"
     cells = (
-        run.name, summary.get("protocol"), summary.get("map"), len(evaluation.records), run.config.get("seed"), trained,
+        run.name, evaluation.protocol, summary.get("map"), len(evaluation.records), run.config.get("seed"), trained,
         evaluated, _versions(environment, summary), evaluation.weights or "–",
     )  # fmt: skip
     link = Path(os.path.relpath(evaluation.source, folder)).as_posix()

@@ -142,7 +142,7 @@ def _stronger(runs: Sequence[RunResults], groups: Sequence[Group]) -> str:
 def _attacked(run: RunResults, evaluation: EvaluationResults) -> list[str]:
     scored = [r for r in evaluation.records if r.get("kept") is not None]
     failed = sum(not r["kept"] for r in scored)
-    names = (run.dataset, run.name, str(evaluation.summary.get("protocol")), str(evaluation.summary.get("map")))
+    names = (run.dataset, run.name, evaluation.protocol, str(evaluation.summary.get("map")))
     cells = [str(make_cell(evaluation, COLUMN[key])) for key in ATTACKED]
     return [*map(escape_markdown, names), f"{len(evaluation.records):,}", *cells, f"{failed} of {len(scored):,}"]
 

@@ -12,8 +12,8 @@ from torch import nn
 from evaluation_fixtures import IG, TOY
 from fake_runs import write_run
 from robattr.errors import CheckpointError
-from robattr.evaluation.evaluate_batch import attribution_attacks
 from robattr.evaluation.gallery import Gallery, choose, frames, read_gallery, thinned_file
+from robattr.evaluation.suite import attribution_attacks
 
 
 def test_galleries_of_different_models_share_their_first_examples() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from robattr.auditing.record import Settings
 from robattr.data import from_tensors
 from robattr.errors import InvalidInput
 from robattr.evaluation import for_dataset, paper, scaled, strict
+from robattr.evaluation.protocol import exhaustive
 
 TABLE = {  # ε, α, P, attack k, eval k, PGD step, PGD steps: sections 4 and 5 of the reference
     "mnist": (0.3, 0.01, 100, 200, 100, 0.01, 100),
@@ -59,9 +61,24 @@ def test_settings_for_other_data() -> None:
 
 
 def test_settings_are_plain_json() -> None:
-    text = json.dumps(strict("mnist").settings(), allow_nan=False)
-    assert json.loads(text)["sweep"][-1] == ["inf", 1]
-    assert torch.tensor(json.loads(text)["bounds"]).tolist() == [0, 1]
+    for protocol in (strict("mnist"), exhaustive("mnist")):
+        settings = json.loads(json.dumps(protocol.settings(), allow_nan=False))
+        assert settings["bounds"] == [0, 1]
+        assert settings["version"] == 2
+        assert len(set(settings["attacks"])) == len(settings["attacks"])
+
+
+def test_the_papers_settings_are_those_of_published_records() -> None:
+    """Else records of before and after could not be compared, nor an evaluation continued."""
+    file = Path(__file__).parents[2] / "results" / "gtsrb-madry-tuned-seed0-paper-ig.json"
+    assert paper("gtsrb").settings() == json.loads(file.read_text(encoding="utf-8"))["summary"]["settings"]
+
+
+def test_the_exhaustive_protocol_has_every_loss_on_the_twins_and_on_the_true_net() -> None:
+    names = [attack.name for attack in exhaustive("gtsrb").attacks]
+    assert {attack.name for attack in strict("gtsrb").attacks} < set(names)
+    for kind in ("topk", "soft_topk", "rank", "kendall", "cosine", "mass_center", "frame", "corners"):
+        assert {f"{kind} 10-30-100-300", f"{kind} true"} <= set(names)
 
 
 def test_an_unknown_dataset_is_refused() -> None:

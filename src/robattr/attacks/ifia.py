@@ -40,7 +40,7 @@ class IFIA:
     eligible, but the ascent continues from them; among the others the strictly lowest first measure wins.
 
     beta              several: an ascent of `steps` iterations on each twin in turn, the second and later ones from the
-                      best point so far by the first measure
+                      best point so far by the measure `aim` (default: the first one)
     restarts, start   "step": restart 0 starts at x, the others one random sign step away, on the same lattice x + αℤ;
                       "ball": every restart starts at a uniform random point of the ball
     adaptive          APGD (momentum and step halving, from 2ε, or ε/4 at the best point so far) instead of PGD;
@@ -70,6 +70,7 @@ class IFIA:
     adaptive: bool = False
     keep: float = 0.0
     every: int = 1
+    aim: str | None = None
     target: Tensor | None = None
     source: nn.Module | None = None
     measures: dict[str, Measure] = field(default_factory=lambda: {"kendall": kendall})
@@ -102,16 +103,19 @@ class IFIA:
         return self.beta if isinstance(self.beta, tuple) else (self.beta,)
 
     @property
+    def scored(self) -> int:
+        """How many iterates of a restart are scored."""
+        return len(self.betas) * ceil(self.steps / self.every)
+
+    @property
     def cost(self) -> int:
         """Forward or backward passes of a network at one point that the attack makes for one example.
 
         A map of n nodes takes n forward and n backward passes, its gradient as many again, the label one.
         """
         gradient = 0 if self.kind in GRADIENT_FREE else 4 * self._guide.nodes + 2 * (self.keep > 0)
-        scored = self.steps if self.kind == "score" else ceil(self.steps / self.every)
-        extra = int(self.kind == "score")  # the start
-        once = self.steps * gradient + (scored + extra) * (2 * self.map.nodes + 1)
-        return self.restarts * len(self.betas) * once
+        scored = self.scored + (self.kind == "score")  # a search scores its start
+        return self.restarts * (len(self.betas) * self.steps * gradient + scored * (2 * self.map.nodes + 1))
 
     def can_shorten(self, x: Tensor) -> Tensor:
         """(B,) bool: whether the cheaper map of `shortened` is provably the same in the whole ball around x."""
@@ -138,7 +142,7 @@ class IFIA:
                 if t % self.every and t < self.steps:
                     continue
                 found = last[0] if last and last[0].x is z else score(z)
-                value = next(iter(found.scores.values()))
+                value = found.scores[self.aim or next(iter(found.scores))]
                 better = found.kept & (value < lowest)
                 best, lowest = where(better, z, best), torch.where(better, value.double(), lowest)
                 yield replace(found, t=stage * self.steps + t)

@@ -14,7 +14,7 @@ from robattr.errors import InvalidInput
 from robattr.formula.ascent import APGD, PGD, Ascent, grad_and_value
 from robattr.formula.neighbourhoods import LinfBall, check_bounds
 from robattr.formula.network import Model, bind, second_order
-from robattr.formula.scalars import Scalar, cross_entropy
+from robattr.formula.scalars import Scalar, cross_entropy, margin
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,12 @@ class PGDAttack:
                 highest = torch.where(higher, rank, highest)
         return worst
 
+    @property
+    def cost(self) -> int:
+        """Forward or backward passes of the network for one example."""
+        ranked = self.steps + 1 if self.best else 1
+        return self.restarts * (2 * self.steps + ranked * (1 if self.loss is margin else 2))
+
     def _candidates(self, net: Model, x: Tensor, y: Tensor, rows: Sequence[per_example_rng.Row]) -> Iterator[Tensor]:
         within = LinfBall(self.eps, self.bounds)
         ascent: Ascent = APGD(self.steps, 2 * self.eps) if self.adaptive else PGD(self.steps, self.alpha)
@@ -68,6 +74,8 @@ class PGDAttack:
     def _rank(self, net: Model, z: Tensor, y: Tensor) -> Tensor:
         """A number that is larger for misclassified points, and increases with the loss among equals."""
         loss = self.loss(net, z, y)
+        if self.loss is margin:  # above 0 exactly where misclassified
+            return loss
         wrong = net(z).argmax(dim=1) != y
         return torch.where(wrong, 1.0, -1.0) + loss.atan() / 2
 

@@ -50,9 +50,8 @@ def peak_bytes(model: WrappedModel, x: Tensor, plan: Plan) -> int:
 def audit_seconds(per_pass: float, *, examples: int, bounds: tuple[float, float]) -> tuple[float, float]:
     """Seconds of an audit with the default settings: the paper's protocol alone, and both protocols."""
     paper = protocols.scaled("", pixels=10, bounds=bounds)
-    restarts = paper.repeats + sum(n for _, n in protocols.strict(paper).sweep)
-    once = FORWARD * per_pass * examples * paper.steps * paper.N
-    return once * paper.repeats, once * (paper.repeats + restarts)
+    once = FORWARD * per_pass * examples * paper.steps * paper.N * paper.repeats
+    return once, once * (1 + protocols.strict(paper).budget)
 
 
 def chunk_that_fits(model: WrappedModel, x: Tensor, *, m: int, batch: int) -> int | None:

@@ -25,7 +25,7 @@ STOPPED = "stopped; finished examples are recorded: the same command continues"
 STOPPED_EARLY = "stopped; nothing of {} is recorded yet: the same command starts it again"
 
 ProtocolName = Annotated[
-    str, typer.Option("--protocol", help="paper, or strict: the worst case over many more attacks.")
+    str, typer.Option("--protocol", help="paper, strict: the worst case over many more attacks, or exhaustive: all.")
 ]
 DataDir = Annotated[Path | None, typer.Option(help="Where datasets are kept.")]
 
@@ -252,7 +252,7 @@ def _show(summary: Mapping[str, Any]) -> None:
     console.print(
         f"  insertion over a random, edge and constant order: {' / '.join(gains)}", highlight=False, markup=False
     )
-    counted = "no score" if summary["settings"]["sweep"] else "counted as 1"
+    counted = "counted as 1" if summary["protocol"].startswith("paper") else "no score"
     console.print(f"  label never kept: {summary['never_kept']:.1%} ({counted})", highlight=False)
     for alarm in summary["alarms"]:
         console.print(f"  [yellow]warning[/]: {escape(printable(alarm))}", highlight=False)

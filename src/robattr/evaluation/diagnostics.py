@@ -57,6 +57,11 @@ def curve_points(steps: int) -> list[int]:
     return sorted({round(1 + (steps - 1) * i / (CURVE - 1)) for i in range(CURVE)})
 
 
+def spread(points: Sequence[int], count: int) -> list[int]:
+    """Places in `count` scored iterates that correspond to the iterations `points`, the last to the last."""
+    return [round((t - 1) * (count - 1) / max(1, points[-1] - 1)) for t in points]
+
+
 def score_against_eps(attack: IFIA, x: Tensor, y: Tensor, *, ids: Sequence[int]) -> dict[str, list[float]]:
     """Mean scores at increasing radii, until they no longer decrease or the ball covers the pixel range.
 

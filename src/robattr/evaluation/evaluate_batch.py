@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial, reduce
 from math import isnan, nan
 from typing import Any
 
@@ -13,96 +11,17 @@ from torch import Tensor, nn
 
 from robattr.attacks.ifia import IFIA
 from robattr.attacks.maps import AttributionMap, orderable, saliency
-from robattr.attacks.pgd import PGDAttack
-from robattr.attacks.result import AttackResult, Measure
-from robattr.evaluation.diagnostics import completeness_gap, curve_points, vanishing
+from robattr.evaluation.diagnostics import completeness_gap, vanishing
 from robattr.evaluation.faithfulness import faithfulness
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.resume_checks import label_probability, mass_centres
+from robattr.evaluation.suite import attribution_attacks, measures, prediction_attacks, worst_case
 from robattr.formula.network import second_order
-from robattr.formula.scalars import margin
-from robattr.metrics import (
-    cosine,
-    kendall,
-    mass_center_displacement,
-    spearman,
-    ssim,
-    tie_ceiling,
-    topk_intersection,
-)
+from robattr.metrics import kendall, tie_ceiling, topk_intersection
 
 Record = dict[str, Any]
 
-NOISE_TRIES = 10
 SCORES = ("topk", "kendall", "spearman", "cosine", "ssim", "mass_center")
-
-
-def measures(protocol: Protocol, *, images: bool) -> dict[str, Measure]:
-    """The scores of a (clean, perturbed) pair of maps, 1 = equal; the first, Kendall, selects the iterate.
-
-    The score of the mass centre is minus its displacement in pixels.
-    """
-    plain: dict[str, Measure] = {
-        "kendall": kendall,
-        "topk": partial(topk_intersection, k=protocol.eval_k),
-        "spearman": spearman,
-        "cosine": cosine,
-    }
-    if not images:
-        return plain
-    return {**plain, "ssim": ssim, "mass_center": lambda a, b: -mass_center_displacement(a, b)}
-
-
-def prediction_attacks(protocol: Protocol, model: nn.Module) -> list[PGDAttack]:
-    """The attacks behind Adv Acc, with the gradients of `model`; a robust example withstands all of them."""
-    p = protocol
-    base = PGDAttack(model, p.eps, p.pgd_alpha, p.pgd_steps, bounds=p.bounds, seed=p.seed)
-    if not p.strict:
-        return [base]
-    restarts = sum(n for _, n in p.sweep)
-    return [base, replace(base, loss=margin, adaptive=True, best=True, restarts=restarts)]
-
-
-def attribution_attacks(
-    protocol: Protocol,
-    model: nn.Module,
-    map: AttributionMap,
-    *,
-    images: bool,
-    source: nn.Module | None = None,
-    batch: int | None = None,
-) -> list[IFIA]:
-    """The attacks behind the attribution columns; with `batch`, compiled for that many examples.
-
-    The paper's attack is the first in both protocols, with the same starts. So the candidates of `strict` include those
-    of `paper`, and its scores cannot be higher.
-    """
-    p = protocol
-    scores = measures(p, images=images)
-    base = IFIA(
-        model,
-        p.eps,
-        p.alpha,
-        p.steps,
-        k=p.k,
-        restarts=p.repeats,
-        map=map,
-        bounds=p.bounds,
-        source=source,
-        measures=scores if p.strict else {name: scores[name] for name in ("kendall", "topk")},
-        seed=p.seed,
-        batch=batch,
-    )
-    harder = replace(base, start="ball", adaptive=True, keep=p.keep, relative=p.relative)
-    sweep = enumerate(p.sweep, start=1)
-    return [base, *(replace(harder, beta=beta, restarts=n, seed=p.seed + i) for i, (beta, n) in sweep)]
-
-
-def noise_control(protocol: Protocol, model: nn.Module, map: AttributionMap) -> IFIA:
-    """Random sign noise of the same ε, the worst of ten draws: a baseline that every attack should beat."""
-    p = protocol
-    scores: dict[str, Measure] = {"kendall": kendall, "topk": partial(topk_intersection, k=p.eval_k)}
-    return IFIA(model, p.eps, p.eps, NOISE_TRIES, kind="random", map=map, bounds=p.bounds, measures=scores, seed=p.seed)
 
 
 def evaluate_batch(
@@ -171,50 +90,30 @@ def attribution_scores(
 ) -> list[Record]:
     """The attribution scores of correctly classified examples whose clean maps are `clean`."""
     images, model, map = x.dim() == 4, attacks[0].model, attacks[0].map
-    each = [attack(x, y, ids=ids) for attack in attacks]
-    chosen = torch.stack([found.score for found in each]).argmin(dim=0)  # the paper's attack among equals
-    kept = reduce(torch.logical_or, (found.kept for found in each))
-    scores = {name: m(clean, each[0].map) for name, m in measures(protocol, images=images).items()}
+    found = worst_case(attacks, x, y, clean, ids=ids, protocol=protocol)
+    scores = {name: m(clean, found.map) for name, m in measures(protocol, images=images).items()}
     if protocol.strict:
-        scores = {name: reduce(torch.minimum, (f.worst[name] for f in each), s) for name, s in scores.items()}
+        scores = dict(found.worst)
     if images:
         scores["mass_center"] = (-scores["mass_center"]).clamp_min(0)  # 0, not the score 1 of a failed attack
-    perturbed = torch.stack([found.map for found in each])[chosen, torch.arange(len(x), device=x.device)]
-    scores.update(_foreground(x, clean, perturbed, protocol.eval_k))
-    faithful = faithfulness(map, model, x, y, clean=clean, attacked=perturbed, ids=ids, seed=protocol.seed)
+    scores.update(_foreground(x, clean, found.map, protocol.eval_k))
+    faithful = faithfulness(map, model, x, y, clean=clean, attacked=found.map, ids=ids, seed=protocol.seed)
     scores.update({name: faithful.pop(name) for name in ("insertion_attacked", "attacked_over_constant")})
     if protocol.strict:  # a failed attack has no score; under `paper` it has score 1
-        scores = {name: values.masked_fill(~kept, nan) for name, values in scores.items()}
-    control = noise_control(protocol, model, map)(x, y, ids=ids)
-    scores |= {f"noise_{name}": values.masked_fill(~control.kept, nan) for name, values in control.worst.items()}
+        scores = {name: values.masked_fill(~found.kept, nan) for name, values in scores.items()}
+    scores |= {f"noise_{name}": values for name, values in found.noise.items()}
     scores |= {"ceiling": tie_ceiling(clean), **faithful}
-    beside = _diagnostics(model, x, y, map, each)
-    return [
-        {
-            **{name: _number(values[b]) for name, values in scores.items()},
-            "completeness_gap": _clipped(beside[b]["completeness_gap"]),
-            "kept": bool(kept[b]),
-            "attack": int(chosen[b]),
-            "repeat": int(each[chosen[b]].restart[b]),
-            "iterate": int(each[chosen[b]].iterate[b]),
-            "diagnostics": beside[b],
-        }
-        for b in range(len(x))
-    ]
-
-
-def _diagnostics(model: nn.Module, x: Tensor, y: Tensor, map: AttributionMap, each: list[AttackResult]) -> list[Record]:
-    at = [t - 1 for t in curve_points(each[0].history["kendall"].shape[1])]
-    curves = {
-        name: reduce(torch.minimum, (found.history[name] for found in each))[:, at] for name in ("kendall", "topk")
-    }
     gap = completeness_gap(map, model, x, y) if map.complete else torch.full_like(x.flatten(1)[:, 0], nan)
     return [
         {
-            "completeness_gap": _number(gap[b]),
-            "vanishing_map": float(each[0].vanished[b]),
-            "flips": float(each[0].flips[b]),
-            "curves": {name: [round(v, 4) for v in values[b].tolist()] for name, values in curves.items()},
+            **{name: _number(values[b]) for name, values in scores.items()},
+            "completeness_gap": _clipped(_number(gap[b])),
+            "kept": bool(found.kept[b]),
+            "attack": int(found.attack[b]),
+            "repeat": int(found.restart[b]),
+            "iterate": int(found.iterate[b]),
+            **found.about(b),
+            "diagnostics": {"completeness_gap": _number(gap[b]), **found.diagnostics(b)},
         }
         for b in range(len(x))
     ]

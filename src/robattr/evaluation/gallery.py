@@ -22,7 +22,7 @@ from robattr.attacks.ifia import IFIA
 from robattr.attacks.per_example_rng import Row
 from robattr.engine.batch_size import rows_that_fit
 from robattr.errors import CheckpointError
-from robattr.evaluation.diagnostics import curve_points
+from robattr.evaluation.diagnostics import curve_points, spread
 from robattr.evaluation.protocol import Protocol
 from robattr.formula.network import second_order
 from robattr.metrics import kendall, topk_intersection
@@ -127,11 +127,12 @@ def _frames(
 ) -> tuple[dict[str, Array], list[bool]]:
     """The iterates of one attack from the starts of `rows`, and whether the last one is still x."""
     attack = attack.shortened() if attack.can_shorten(x).all() else attack
-    points = curve_points(attack.steps)
+    places = spread(curve_points(protocol.steps), attack.scored)
     with second_order(attack.model):
         before, label = attack.map_and_label(x, y)
-        steps = enumerate(attack.iterates(x, y, before, label, start=attack.starts(x, rows), rows=rows), start=1)
-        shown = [step for t, step in steps if t in points]
+        steps = enumerate(attack.iterates(x, y, before, label, start=attack.starts(x, rows), rows=rows))
+        found = {place: step for place, step in steps if place in places}
+    shown = [found[place] for place in places]
     after = [step.map for step in shown]
     unmoved = (shown[-1].x == x).flatten(1).all(dim=1).tolist()
     arrays = {

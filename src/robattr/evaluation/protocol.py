@@ -1,7 +1,8 @@
 """Protocols: all settings of an evaluation as one frozen value.
 
 `paper` follows the reference's evaluation exactly, so that scores compare with published ones. `strict` attacks with
-everything of `paper` and more, and takes the worst case of each score and example.
+everything of `paper` and more, in an order, until the scores have converged, and takes the worst case of each score and
+example. `exhaustive` runs every attack on every example: what each of them adds is measured by it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,31 @@ if TYPE_CHECKING:
     from robattr.data import Dataset
 
 
+STRICT_VERSION = 2
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One attack of the strict protocol: a loss of `attacks.losses`, climbed by APGD along twins of growing sharpness.
+
+    aim     the measure that selects the point from which the next twin continues
+    betas   sharpness of the relative twins; inf is the true net. Empty for attacks without gradients
+    share   iterations on each twin, as a share of the protocol's P
+    round   the first round in which it takes part; later rounds repeat the attacks of round 1 from other starts
+    """
+
+    kind: str
+    aim: str = "kendall"
+    betas: tuple[float, ...] = ()
+    share: float = 0.5
+    round: int = 0
+
+    @property
+    def name(self) -> str:
+        twins = "-".join("true" if beta == inf else f"{beta:g}" for beta in self.betas)
+        return " ".join(part for part in (self.kind, twins, f"#{self.round + 1}" if self.round else "") if part)
+
+
 @dataclass(frozen=True)
 class Protocol:
     """Settings of one evaluation, in the units of x.
@@ -26,9 +52,11 @@ class Protocol:
     repeats               restarts of the attack, the lowest Kendall counts: the first from x, the others one random
                           step away
     pgd_alpha, pgd_steps  the prediction attack behind Adv Acc
-    sweep                 strict only: (softplus β, random restarts) of the adaptive attack; inf is the true net
-    relative              strict only: whether β is relative to the size of the activations
     keep                  strict only: weight of the term that keeps the prediction
+    attacks               strict only: the attacks after the paper's, in order of rounds
+    budget                strict only: an attack is left out where the passes would exceed so many times the paper's
+    tolerance             strict only: an example leaves when a round lowers neither score by more than this
+    version               of the strict protocol; records without one are of version 1
     """
 
     name: str
@@ -43,15 +71,17 @@ class Protocol:
     bounds: tuple[float, float]
     N: int = 100
     repeats: int = 3
-    sweep: tuple[tuple[float, int], ...] = ()
-    relative: bool = False
     keep: float = 0.0
+    attacks: tuple[Attack, ...] = ()
+    budget: float = inf
+    tolerance: float = 0.0
+    version: int = 1
     seed: int = 0
 
     @property
     def strict(self) -> bool:
         """Whether each score takes its own worst case, and failed attacks have no score instead of 1."""
-        return bool(self.sweep)
+        return bool(self.attacks)
 
     def with_eps(self, eps: float) -> Protocol:
         """The same evaluation at another radius, with step sizes in proportion."""
@@ -72,16 +102,20 @@ class Protocol:
         return replace(self, name=f"{self.name}@{steps}steps", steps=steps)
 
     def settings(self) -> dict[str, Any]:
-        """The settings as JSON values."""
-        plain = asdict(self)
-        plain["sweep"] = [["inf" if beta == inf else beta, n] for beta, n in self.sweep]
-        plain["bounds"] = list(self.bounds)
+        """The settings as JSON values. The paper's have the keys of version 1, so that its records stay comparable."""
+        plain = {**asdict(self), "bounds": list(self.bounds)}
+        if not self.strict:
+            for key in ("attacks", "budget", "tolerance", "version"):
+                del plain[key]
+            return {**plain, "sweep": [], "relative": False}
+        plain["attacks"] = [attack.name for attack in self.attacks]
+        plain["budget"] = None if self.budget == inf else self.budget
         return plain
 
 
 UNIT, BYTE = (0.0, 1.0), (0.0, 255.0)
 MOST_STEPS = 10**5
-PROTOCOLS = ("paper", "strict")
+PROTOCOLS = ("paper", "strict", "exhaustive")
 
 _PAPER = {
     p.dataset: p
@@ -115,15 +149,62 @@ def is_paper_dataset(data: Dataset) -> bool:
     return data.name in _PAPER and tuple(data.bounds) == _PAPER[data.name].bounds
 
 
+GROWING = (10.0, 30.0, 100.0, 300.0)
+
+FIRST = (  # each wins for some score: results/ablation.py
+    Attack("random"),
+    Attack("soft_topk", "topk", GROWING),
+    Attack("rank", "kendall", GROWING),
+    Attack("score"),
+    Attack("mass_center", "mass_center", (30.0,)),
+    Attack("cosine", "cosine", (30.0,)),
+)
+AGAIN = (Attack("soft_topk", "topk", GROWING), Attack("rank", "kendall", GROWING))
+ROUNDS = 3
+
+LOSSES = {  # and their aims
+    "topk": "topk",
+    "soft_topk": "topk",
+    "rank": "kendall",
+    "kendall": "kendall",
+    "cosine": "cosine",
+    "mass_center": "mass_center",
+    "frame": "mass_center",
+    "corners": "mass_center",
+}
+
+
 def strict(base: str | Protocol) -> Protocol:
-    """`paper` plus APGD from random starts, for several β and the true net, with a term that keeps the prediction."""
+    """`paper` plus attacks by other losses, along growing twins and without gradients, until the scores converge.
+
+    Their order is that of FIRST, then AGAIN from other random starts for the examples that have not converged. No
+    example takes more than three times the passes of `paper`.
+    """
     settings = paper(base) if isinstance(base, str) else base
+    again = tuple(replace(attack, round=n) for n in range(1, ROUNDS) for attack in AGAIN)
     return replace(
         settings,
         name=settings.name.replace("paper", "strict"),
-        sweep=((1.0, 2), (10.0, 2), (50.0, 2), (inf, 1)),
-        relative=True,
+        attacks=FIRST + again,
         keep=0.1,
+        budget=3.0,
+        tolerance=0.01,
+        version=STRICT_VERSION,
+    )
+
+
+def exhaustive(base: str | Protocol) -> Protocol:
+    """Every loss along the growing twins and on the true net, and what `strict` has, on every example."""
+    settings = strict(base)
+    known = {attack.name for attack in settings.attacks}
+    every = (Attack(kind, aim, betas) for kind, aim in LOSSES.items() for betas in (GROWING, (inf,)))
+    added = tuple(attack for attack in every if attack.name not in known)
+    return replace(
+        settings,
+        name=settings.name.replace("strict", "exhaustive"),
+        attacks=tuple(sorted((*settings.attacks, *added), key=lambda attack: attack.round)),
+        budget=inf,
+        tolerance=-1.0,
     )
 
 
@@ -131,7 +212,7 @@ def named(name: str, base: Protocol) -> Protocol:
     """The protocol of that name with the settings of `base`, the paper's protocol of a dataset."""
     if name not in PROTOCOLS:
         raise InvalidInput(f"unknown protocol {name!r}: {nearest(name, PROTOCOLS)}")
-    return strict(base) if name == "strict" else base
+    return base if name == "paper" else strict(base) if name == "strict" else exhaustive(base)
 
 
 def scaled(dataset: str, *, pixels: int, bounds: tuple[float, float], eps: float | None = None) -> Protocol:

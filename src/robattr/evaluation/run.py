@@ -32,11 +32,12 @@ from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
 from robattr.evaluation.checks import check, check_kinds, check_source
 from robattr.evaluation.diagnostics import accuracies, alarms, score_against_eps
-from robattr.evaluation.evaluate_batch import Record, attribution_attacks, evaluate_batch, prediction_attacks
+from robattr.evaluation.evaluate_batch import Record, evaluate_batch
 from robattr.evaluation.faithfulness import COMPARED, input_dependence
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import append, begin, discard, merge, read
 from robattr.evaluation.resume_checks import check_same_map, check_same_predictions
+from robattr.evaluation.suite import attribution_attacks, prediction_attacks
 from robattr.evaluation.summary import check as check_summary
 from robattr.evaluation.summary import estimate, sealed, summarise
 from robattr.evaluation.summary import read as read_summary

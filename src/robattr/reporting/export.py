@@ -32,7 +32,7 @@ from robattr.reporting.training_log import curve
 SCORES = (
     "id", "label", "predicted", "correct", "adv_correct", "kept", "topk", "kendall", "iterate",
     "insertion", "insertion_attacked", "insertion_over_random", "insertion_over_edges", "insertion_over_constant",
-    "infidelity",
+    "infidelity", "attacks", "passes", "converged",
 )  # fmt: skip
 SEALS = ("records", "digest", "ids")  # of a summary: they refer to the files of the run
 NAMED = ("config", "environment", "training", "summary")  # parts of a record whose differences an error names

@@ -69,7 +69,13 @@ def run_name(record: Record) -> str:
 def file_name(record: Record) -> str:
     """The name of the file."""
     summary = record["summary"]
-    return f"{run_name(record)}-{slug(summary.get('protocol', '?'))}-{slug(summary.get('map', '?'))}.json"
+    return f"{run_name(record)}-{slug(protocol_of(summary))}-{slug(summary.get('map', '?'))}.json"
+
+
+def protocol_of(summary: Mapping[str, Any]) -> str:
+    """The protocol of a summary with its version: `strict v2`; the first version has none, `strict`."""
+    version = (summary.get("settings") or {}).get("version", 1)
+    return str(summary.get("protocol", "?")) + (f" v{version}" if version > 1 else "")
 
 
 def text(record: Record) -> str:

@@ -26,6 +26,7 @@ from robattr.reporting.record import (
     evaluated_dataset,
     example_of,
     method_of,
+    protocol_of,
     read_log,
     read_object,
     read_record,
@@ -47,6 +48,11 @@ class EvaluationResults:
     gallery: Path | None
     source: Path
     weights: str | None = None
+
+    @property
+    def protocol(self) -> str:
+        """The protocol with its version, `strict v2`: scores of different versions do not compare."""
+        return protocol_of(self.summary)
 
     @property
     def examples(self) -> int:
@@ -233,7 +239,7 @@ def group_evaluations(runs: Iterable[RunResults]) -> tuple[Group, ...]:
         for evaluation in run.evaluations:
             summary = evaluation.summary
             dataset, other = evaluated_dataset(run.config, summary)
-            key = (dataset, str(summary.get("protocol", "?")), str(summary.get("map", "?")), evaluation.k)
+            key = (dataset, evaluation.protocol, str(summary.get("map", "?")), evaluation.k)
             named = replace(run, name=f"{run.name}, trained on {run.dataset}") if other else run
             gathered.setdefault(key, []).append((named, evaluation))
     if not gathered:

@@ -210,7 +210,7 @@ def training_seconds(job: Job, device: str = "auto") -> float:
 def evaluation_seconds(job: Job, device: str = "auto") -> float:
     """Examples × restarts of all attacks × iterations × time of one iteration."""
     protocol = named(job.protocol, paper(job.run.dataset))
-    restarts = protocol.repeats + sum(n for _, n in protocol.sweep)
+    restarts = protocol.repeats * (min(protocol.budget, len(protocol.attacks)) if protocol.strict else 1)  # at most
     one, three = (_attack_seconds(job.run.dataset, job.map, n, device) for n in (1, 3))
     return job.examples * restarts * protocol.steps * max(0.0, three - one) / (2 * BLOCK)
 

@@ -1,0 +1,121 @@
+"""The schedule of the strict protocol: order, budget, early stop, what is recorded of each attack."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from evaluation_fixtures import IG, TOY
+from robattr.attacks import simple_gradient
+from robattr.evaluation import paper, strict
+from robattr.evaluation.evaluate_batch import evaluate_batch
+from robattr.evaluation.protocol import exhaustive
+from robattr.evaluation.suite import attribution_attacks, noise_control, prediction_attacks, worst_case
+
+LONGER = replace(TOY, steps=8)
+RICH = replace(strict(LONGER), budget=9.0, tolerance=0.0)  # so that examples leave one by one
+
+
+def found(case, protocol, at=slice(None)):
+    net, x, y = case
+    right = net(x).argmax(dim=1) == y
+    x, y, ids = x[right][at], y[right][at], right.nonzero()[:, 0][at].tolist()
+    attacks = attribution_attacks(protocol, net, IG, images=True)
+    return worst_case(attacks, x, y, IG(net, x, y).detach(), ids=ids, protocol=protocol)
+
+
+@pytest.fixture(scope="module")
+def whole(case):
+    return found(case, RICH)
+
+
+def test_each_example_on_its_own_gives_the_same(case, whole) -> None:
+    """Examples leave the batch at different times; none may notice. Tolerance: kernels round by batch size."""
+    assert len(set(whole.passes.tolist())) > 1
+    for b in (0, 5):
+        alone = found(case, RICH, slice(b, b + 1))
+        assert alone.passes.tolist() == whole.passes[b : b + 1].tolist()
+        assert alone.attack.tolist() == whole.attack[b : b + 1].tolist()
+        for name in ("kendall", "topk"):
+            torch.testing.assert_close(alone.worst[name], whole.worst[name][b : b + 1], rtol=0, atol=1e-6)
+
+
+def test_the_worst_case_is_the_lowest_of_the_attacks(whole) -> None:
+    result = whole
+    for score in ("topk", "kendall"):
+        each = torch.stack([values[score].nan_to_num(1.0) for values in result.each.values()])
+        torch.testing.assert_close(each.amin(dim=0), result.worst[score])
+    names = ["paper", *(attack.name for attack in strict(LONGER).attacks)]
+    torch.testing.assert_close(result.noise["kendall"], result.each["random"]["kendall"])
+    for b, number in enumerate(result.attack.tolist()):
+        assert result.each[names[number]]["kendall"][b] == result.worst["kendall"][b]
+
+
+def test_no_example_costs_more_than_the_budget(case, whole) -> None:
+    net = case[0]
+    thrifty = strict(replace(LONGER, repeats=1))
+    for protocol, result in ((RICH, whole), (thrifty, found(case, thrifty, slice(0, 3)))):
+        control = noise_control(protocol, net, IG)
+        first = attribution_attacks(protocol, net, IG, images=True)[0]
+        papers = first.cost + prediction_attacks(protocol, net)[0].cost + control.cost
+        assert (result.passes <= protocol.budget * papers).all()
+        assert (result.passes > papers).all()
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist", "gtsrb", "flower"])
+def test_the_first_round_fits_the_budget(dataset: str) -> None:
+    """With a map of one pass, as on GTSRB and Flower, the least is left for the other attacks."""
+    net, p = torch.nn.Flatten(), strict(dataset)
+    attacks = attribution_attacks(p, net, simple_gradient(), images=True)
+    predictions = prediction_attacks(p, net)
+    papers = attacks[0].cost + predictions[0].cost + noise_control(p, net, simple_gradient()).cost
+    first = [a.cost for a, s in zip(attacks[1:], p.attacks, strict=True) if s.round == 0]
+    assert attacks[0].cost + sum(a.cost for a in predictions) + sum(first) <= 3 * papers, (papers, first)
+    assert paper(dataset).budget > 3
+
+
+def test_converged_examples_leave(case) -> None:
+    """With a tolerance no score can fall by, the first round is the last; with a negative one all rounds run."""
+    few = slice(0, 2)
+    never = found(case, replace(strict(LONGER), tolerance=2.0), few)
+    assert never.converged.all()
+    assert not any("#" in name for name in never.each)
+    always = found(case, replace(strict(LONGER), tolerance=-1.0, budget=1e9), few)
+    assert sum("#" in name for name in always.each) == 4
+    assert not always.converged.any()
+    poor = found(case, replace(strict(LONGER), budget=1.0), few)
+    assert list(poor.each) == ["paper"]
+    assert not poor.converged.any()
+
+
+def test_the_exhaustive_protocol_runs_every_attack_on_every_example(case) -> None:
+    protocol = exhaustive(replace(TOY, steps=2, repeats=1))
+    result = found(case, protocol, slice(0, 2))
+    assert list(result.each)[1:] == [attack.name for attack in protocol.attacks]
+    alone = found(case, strict(replace(TOY, steps=2, repeats=1)), slice(0, 2))
+    assert (result.worst["kendall"] <= alone.worst["kendall"] + 1e-9).all()
+
+
+def test_a_record_says_what_each_attack_found_and_cost(case) -> None:
+    net, x, y = case
+    p = strict(replace(TOY, repeats=1))
+    records = evaluate_batch(net, x[:3], y[:3], ids=range(3), protocol=p, map=IG)
+    assert "attacks" not in records[2], "misclassified"
+    for record in records[:2]:
+        known = [value for value in record["attacks"].values() if value[0] is not None]
+        assert min(topk for topk, _ in known) == pytest.approx(record["topk"], abs=1e-4)
+        assert min(tau for _, tau in known) == pytest.approx(record["kendall"], abs=1e-4)
+        assert record["passes"] > 0
+    plain = evaluate_batch(net, x[:1], y[:1], ids=[0], protocol=TOY, map=IG)[0]
+    assert "attacks" not in plain
+
+
+def test_flat_inputs_have_no_attack_on_the_mass_centre() -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(12, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    x = torch.rand(2, 12)
+    p = strict(replace(TOY, k=3, eval_k=3, repeats=1))
+    record = evaluate_batch(net, x, net(x).argmax(dim=1), ids=range(2), protocol=p, map=simple_gradient())[0]
+    assert not any(name.startswith("mass_center") for name in record["attacks"])
