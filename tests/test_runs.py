@@ -110,7 +110,7 @@ from robattr.objectives import natural as rho
         "audit --model . --data fashion-mini --examples 1",
         "harden --model . --data fashion-mini --examples 1",
         "doctor --model .",
-        "train --resume --out .",
+        "train --out . --fresh",
         "train --config config.json --out elsewhere",
         "sweep --config config.json --over m=2 --out elsewhere",
         "train --config objective.json --out elsewhere",
@@ -158,7 +158,7 @@ def test_files_with_an_earlier_name_of_a_network_are_read(old: str, new: str, tm
     [
         ({"method": "audit"}, "is an audit and has no weights of the audited model: use robattr audit"),
         ({"recipe": "harden"}, "use robattr audit --model FACTORY --weights"),
-        ({}, "has no weights yet: finish it with robattr train --resume --out"),
+        ({}, "has no weights yet: finish it with robattr train --out"),
     ],
 )
 def test_run_directories_that_cannot_be_opened(config: dict[str, str], message: str, tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def _trained(directory: RunDirectory) -> TrainConfig:
         )
     config = _parsed(found)
     if not directory.weights.is_file():
-        raise InvalidInput(f"{path} has no weights yet: finish it with robattr train --resume --out {path}")
+        raise InvalidInput(f"{path} has no weights yet: finish it with robattr train --out {path}")
     return config
 
 

@@ -45,7 +45,7 @@ def test_ctrl_c_says_that_the_same_command_continues(place: Path, monkeypatch) -
 
 def test_the_audit_command(place: Path) -> None:
     model = ("--model", "audit_fixtures:blank", "--weights", "weights.safetensors")
-    small = ("--steps", "1", "--points", "2", "--examples", "6", "--device", "cpu", "--protocol", "paper")
+    small = ("--iterations", "1", "--points", "2", "--examples", "6", "--device", "cpu", "--protocol", "paper")
     said = run("audit", *model, "--data", "images", "--mean", "0,0,0", "--std", "1,1,1", *small)
     assert said.exit_code == 0, said.output
     for words in ("this runs its code", "1 files are not readable images", "the explanations", "→", "wrote audit.html"):
@@ -97,7 +97,7 @@ def test_a_model_without_its_factory_is_explained(place: Path) -> None:
 def test_the_harden_command(place: Path) -> None:
     model = ("--model", "audit_fixtures:factory", "--data", "images", "--device", "cpu")
     words = ("harden", *model, "--objective", "ig-norm", "--eps", "8/255", "--held-out", "0.25")
-    small = ("--steps", "1", "--batch", "4", "--audit-steps", "1", "--points", "2", "--examples", "4")
+    small = ("--steps", "1", "--batch", "4", "--iterations", "1", "--points", "2", "--examples", "4")
     said = run(*words, *small, "--set", "attack_steps=1", "--set", "m=2", "--freeze", "stem")
     assert said.exit_code == 0, said.output
     assert "before: " in said.output

@@ -156,7 +156,7 @@ def test_other_radii_and_splits_have_names_of_their_own(runs, tmp_path: Path) ->
     words = ("--examples", 6, "--maps", "sg", "--device", "cpu", "--out", tmp_path)
     assert invoke("evaluate", runs[0], "--eps", "1/5", *words).exit_code == 0
     assert invoke("evaluate", runs[0], "--split", "validation", *words).exit_code == 0
-    assert invoke("evaluate", runs[0], "--steps", 3, "--transfer", runs[1], *words).exit_code == 0
+    assert invoke("evaluate", runs[0], "--iterations", 3, "--transfer", runs[1], *words).exit_code == 0
     names = {"paper@0.2-sg", "paper@validation-sg", "paper@3steps@transfer-sg"}
     assert {p.stem for p in tmp_path.glob("*.jsonl")} == names
     assert json.loads((tmp_path / "paper@3steps@transfer-sg.settings").read_text())["settings"]["source"]

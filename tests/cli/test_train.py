@@ -34,12 +34,6 @@ def invoke(*words):
     return CliRunner().invoke(app, ["train", *words])
 
 
-def test_recipes_are_listed():
-    listed = invoke("--list").stdout
-    assert "mnist/ig-sum-norm" in listed
-    assert "fashion-mini/natural" in listed
-
-
 def test_a_dry_run_prints_what_config_reads_back(tmp_path):
     printed = invoke("mnist/ig-norm", "--set", "weight=0.1", "--seed", "7", "--precision", "tf32", "--dry-run").stdout
     assert printed.startswith("# runs/mnist/ig-norm-seed7\n# 450 second-order gradients per example and update\n")
@@ -94,7 +88,7 @@ def test_mistakes_are_named(words, message):
         raise invoke(*words, "--dry-run").exception
 
 
-def test_train_resume_and_refuse(tmp_path):
+def test_train_continue_and_begin_anew(tmp_path):
     out = tmp_path / "run"
     first = invoke("fashion-mini/ig-norm", *QUICK, "--out", str(out), "--device", "cpu")
     assert first.exit_code == 0
@@ -102,9 +96,13 @@ def test_train_resume_and_refuse(tmp_path):
     config = json.loads((out / "config.json").read_text())
     assert (config["recipe"], config["steps"]) == ("fashion-mini/ig-norm", 2)
     again = invoke("fashion-mini/ig-norm", *QUICK, "--out", str(out), "--device", "cpu")
-    assert isinstance(again.exception, CheckpointError)
-    resumed = invoke("--resume", "--out", str(out), "--device", "cpu")  # the directory says what it is
-    assert resumed.exit_code == 0
+    assert (again.exit_code, "nothing is left to train (--fresh begins anew)" in again.stderr) == (0, True)
+    assert invoke("--out", str(out), "--device", "cpu").exit_code == 0  # the directory says what it is
+    other = invoke("fashion-mini/ig-norm", *QUICK, "--seed", "1", "--out", str(out), "--device", "cpu")
+    assert isinstance(other.exception, CheckpointError)
+    fresh = invoke("fashion-mini/ig-norm", *QUICK, "--seed", "1", "--out", str(out), "--device", "cpu", "--fresh")
+    assert fresh.exit_code == 0
+    assert json.loads((out / "config.json").read_text())["seed"] == 1
 
 
 def test_train_makes_what_it_starts_from_once(tmp_path, monkeypatch):
@@ -126,7 +124,7 @@ def test_train_makes_what_it_starts_from_once(tmp_path, monkeypatch):
     for name, value in load_file("b/model.safetensors").items():
         torch.testing.assert_close(value, weights[name], rtol=0, atol=1e-12)
     shutil.rmtree(start)
-    resumed = invoke(*words, "--out", "a", "--resume")
+    resumed = invoke(*words, "--out", "a")
     assert resumed.exit_code == 0, resumed.output
     assert not start.exists(), "a run that has begun does not need what it started from"
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -105,7 +105,7 @@ def test_a_given_objective_trains_like_the_method_that_composes_it(tmp_path):
 def test_a_resumed_run_ends_with_the_same_weights(tmp_path, objective):
     straight, _ = go(objective, tmp_path / "straight")
     go(objective, tmp_path / "broken", replace(QUICK, steps=4))
-    resumed, outcome = go(objective, tmp_path / "broken", resume=True)
+    resumed, outcome = go(objective, tmp_path / "broken")
     assert outcome.finished
     assert torch.equal(straight, resumed)
 
@@ -123,12 +123,12 @@ def test_another_objective_does_not_continue_a_run(tmp_path):
     rho = objectives.madry(BALL, BY)
     go(rho, tmp_path / "run", replace(QUICK, steps=2))
     with pytest.raises(CheckpointError, match=r"the objective is .*steps=3.*, was .*steps=2.*choose another --out"):
-        go(objectives.madry(BALL, PGD(3, 0.05)), tmp_path / "run", resume=True)
+        go(objectives.madry(BALL, PGD(3, 0.05)), tmp_path / "run")
     with pytest.raises(CheckpointError, match=r"method is 'natural', was 'custom'"):
-        go(None, tmp_path / "run", resume=True)
+        go(None, tmp_path / "run")
     (tmp_path / "run" / "config.json").unlink()  # the checkpoint knows it as well
     with pytest.raises(CheckpointError, match=r"the hash of its source is '\w{16}', was '\w{16}'"):
-        go(noisy, tmp_path / "run", resume=True)
+        go(noisy, tmp_path / "run")
 
 
 def scaled(factor):
@@ -195,7 +195,7 @@ WORDS = ["--device", "cpu", *(f"--set={w}" for w in ("steps=3", "batch=8", "chec
 
 def test_a_factory_of_the_user_s_on_the_command_line(module, tmp_path):
     ref = module("own_rho")
-    words = ["train", "fashion-mini/natural", *WORDS, "--resume", "--out", "run", "--objective"]
+    words = ["train", "fashion-mini/natural", *WORDS, "--out", "run", "--objective"]
     done = CliRunner().invoke(app, [*words, ref, "--set=weight=2", "--set=eps=0.05"])
     assert done.exit_code == 0, done.output
     config = json.loads((tmp_path / "run" / "config.json").read_text())
@@ -204,13 +204,13 @@ def test_a_factory_of_the_user_s_on_the_command_line(module, tmp_path):
     assert lines(tmp_path / "run")[1]["weight"] == 1.0  # 0.5 · 2
 
     changed = module("own_rho2", MODULE.replace("STRENGTH = 0.5", "STRENGTH = 0.4"))
-    refused = CliRunner().invoke(app, ["train", *WORDS, "--resume", "--out", "run", "--objective", changed])
+    refused = CliRunner().invoke(app, ["train", *WORDS, "--out", "run", "--objective", changed])
     assert isinstance(refused.exception, CheckpointError)
     assert "the objective is 'own_rho2:make_rho', was 'own_rho:make_rho', the hash of its source is" in str(
         refused.exception
     )
 
-    again = resolve(None, config=None, words=[], objective=ref, resumed=tmp_path / "run")
+    again = resolve(None, config=None, words=[], objective=ref, found=tmp_path / "run")
     assert again.as_dict() == config
 
 
@@ -229,7 +229,7 @@ def test_a_name_in_a_file_is_never_imported(module, tmp_path):
     (tmp_path / "run").mkdir()
     config = {**TrainConfig(method="custom", custom=ref).as_dict(), "recipe": "fashion-mini/make-rho"}
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
-    refused = CliRunner().invoke(app, ["train", *WORDS, "--resume", "--out", "run"])
+    refused = CliRunner().invoke(app, ["train", *WORDS, "--out", "run"])
     assert isinstance(refused.exception, InvalidInput)
     assert "names code, 'hostile:make_rho'" in str(refused.exception)
     assert "--objective hostile:make_rho" in str(refused.exception)

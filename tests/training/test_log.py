@@ -57,5 +57,5 @@ def test_a_log_that_cannot_be_written_says_so(tmp_path):
     with Log(RunDirectory(tmp_path), QUICK, step=0) as log:
         log._file.close()
         log._file = open("/dev/full", "w")  # noqa: SIM115 (the log closes it, and the disk is full then, too)
-        with pytest.raises(CheckpointError, match=r"/dev/full \(No space left on device\).*--resume"):
+        with pytest.raises(CheckpointError, match=r"/dev/full \(No space left on device\).*run the same command again"):
             log.write({"step": 1, "loss": 1.0})

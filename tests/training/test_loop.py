@@ -31,9 +31,9 @@ from train_fixtures import QUICK, lines, tiny_data, tiny_net, weights
 METHODS = get_args(Method)
 
 
-def go(run, path, *, model=None, resume=False):
+def go(run, path, *, model=None, fresh=False):
     model = model or tiny_net()
-    outcome = train(run, path, dataset=tiny_data(), model=model, device="cpu", resume=resume)
+    outcome = train(run, path, dataset=tiny_data(), model=model, device="cpu", fresh=fresh)
     return model, outcome
 
 
@@ -132,7 +132,7 @@ def test_channels_last_trains_alike_under_a_fused_optimiser(tmp_path, monkeypatc
 
     def trained(path, **change):
         model = net()
-        train(replace(run, **change), tmp_path / path, dataset=data, model=model, device="cpu", resume=path == "moved")
+        train(replace(run, **change), tmp_path / path, dataset=data, model=model, device="cpu")
         return model
 
     plain = trained("plain")
@@ -187,7 +187,7 @@ def test_averaged_weights_are_kept_and_change_nothing_on_the_way(tmp_path):
     assert outcome.val_accuracy == pytest.approx(float(hits.double().mean()))
 
     go(replace(run, steps=3), tmp_path / "resumed")
-    resumed, _ = go(run, tmp_path / "resumed", resume=True)
+    resumed, _ = go(run, tmp_path / "resumed")
     assert torch.equal(weights(resumed), weights(model))
     with pytest.raises(InvalidInput, match=r"in \[0, 1\)"):
         replace(run, average=1.0)
@@ -283,7 +283,7 @@ def test_a_run_in_two_parts_is_the_run_in_one(tmp_path, method, net):
     run = replace(QUICK, method=method, budget=0.1, steps=7)
     whole, _ = go(run, tmp_path / "whole", model=tiny_net(**net))
     go(replace(run, steps=3), tmp_path / "parts", model=tiny_net(**net))
-    parts, _ = go(run, tmp_path / "parts", model=tiny_net(**net), resume=True)
+    parts, _ = go(run, tmp_path / "parts", model=tiny_net(**net))
     assert torch.equal(weights(parts), weights(whole))
     records = [
         [{k: v for k, v in record.items() if k != "rate"} for record in lines(tmp_path / name) if "loss" in record]
@@ -300,7 +300,7 @@ def test_a_damaged_checkpoint_costs_steps_but_not_the_result(tmp_path, capsys):
     newest.path.write_bytes(newest.path.read_bytes()[:-7])
     with open(tmp_path / "parts" / "metrics.jsonl", "a") as file:
         file.write('{"step": 5, "lo')  # a line cut short by the crash
-    parts, _ = go(run, tmp_path / "parts", resume=True)
+    parts, _ = go(run, tmp_path / "parts")
     said = capsys.readouterr().err
     assert f"{newest.path.name} is damaged" in said
     assert "from step 4" in said
@@ -313,13 +313,13 @@ def test_a_lost_config_is_restored_from_the_checkpoint_and_a_damaged_one_is_repo
     for name in ("config.json", "environment.json"):
         (tmp_path / "run" / name).unlink()
     with pytest.raises(CheckpointError, match="another configuration: m is 9, was 3"):
-        go(replace(QUICK, m=9), tmp_path / "run", resume=True)
+        go(replace(QUICK, m=9), tmp_path / "run")
     for content, message in ((b"", "Delete it to resume"), (b"\xff\xfe", "Delete it"), (b"[1]", "object, got list")):
         (tmp_path / "run" / "config.json").write_bytes(content)
         with pytest.raises(CheckpointError, match=f"config.json is damaged: .*{message}"):
-            go(QUICK, tmp_path / "run", resume=True)
+            go(QUICK, tmp_path / "run")
     (tmp_path / "run" / "config.json").unlink()
-    assert go(QUICK, tmp_path / "run", resume=True)[1].finished
+    assert go(QUICK, tmp_path / "run")[1].finished
     assert read_config(RunDirectory(tmp_path / "run"))["steps"] == QUICK.steps
 
 
@@ -327,7 +327,7 @@ def test_a_directory_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
     for out in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(CheckpointError, match="choose another --out"):
-            go(QUICK, out, resume=True)
+            go(QUICK, out)
 
 
 def test_gamma_is_part_of_the_state(tmp_path):
@@ -343,15 +343,63 @@ def test_gamma_is_part_of_the_state(tmp_path):
     assert float(state["gamma"]) == pytest.approx(gamma, rel=1e-5)
 
 
-def test_an_existing_run_is_not_overwritten(tmp_path):
-    go(QUICK, tmp_path / "run")
-    with pytest.raises(CheckpointError, match=r"already exists: continue that run with --resume"):
+def test_a_run_is_discarded_only_by_fresh(tmp_path):
+    go(replace(QUICK, m=9), tmp_path / "run")
+    with pytest.raises(
+        CheckpointError, match=r"another configuration \(m is 3, was 9\).*discard that run with --fresh"
+    ):
         go(QUICK, tmp_path / "run")
-    with pytest.raises(CheckpointError, match=r"another configuration \(m is 9, was 3\)"):
-        go(replace(QUICK, m=9), tmp_path / "run", resume=True)
+    left = [tmp_path / "run" / name for name in ("records/paper-ig.jsonl", "sweep.json")]
+    for file in (*left, tmp_path / "run" / "notes.txt"):
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    again, _ = go(QUICK, tmp_path / "run", fresh=True)
+    whole, _ = go(QUICK, tmp_path / "whole")
+    assert torch.equal(weights(again), weights(whole))
+    assert [record["step"] for record in lines(tmp_path / "run") if "loss" in record] == [1, 2, 3, 4, 5, 6]
+    assert "resumed" not in json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert not any(file.exists() for file in left), "they measured the weights that were discarded"
+    assert (tmp_path / "run" / "notes.txt").exists()
+
+
+def test_fresh_does_not_discard_what_another_process_is_writing(tmp_path):
+    go(QUICK, tmp_path / "run")
+    records = tmp_path / "run" / "records"
+    records.mkdir()
+    with locked(records, ".paper-ig.lock"), pytest.raises(InUse):
+        go(QUICK, tmp_path / "run", fresh=True)
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_directory_of_something_else_is_left_alone(tmp_path, fresh):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match="already exists"):
-        go(QUICK, tmp_path / "file")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.png").write_text("")
+    (tmp_path / "pretrained").mkdir()
+    (tmp_path / "pretrained" / "config.json").write_text('{"architectures": ["ViT"]}')
+    (tmp_path / "pretrained" / "model.safetensors").write_text("")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    for name in ("file", "photos", "pretrained"):
+        with pytest.raises(CheckpointError, match="exists and is not a run directory: choose another --out"):
+            go(QUICK, tmp_path / name, fresh=fresh)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_run_without_checkpoints_keeps_its_weights(tmp_path):
+    go(QUICK, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    with pytest.raises(CheckpointError, match=r"without a checkpoint to continue from.*--fresh"):
+        go(QUICK, tmp_path / "run")
+    assert (tmp_path / "run" / "model.safetensors").exists()
+    assert go(QUICK, tmp_path / "run", fresh=True)[1].finished
+
+
+def test_a_worker_that_torchrun_restarts_continues_a_fresh_run(tmp_path, monkeypatch, capsys):
+    go(replace(QUICK, steps=2), tmp_path / "run")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    go(QUICK, tmp_path / "run", fresh=True)
+    assert f"continuing {tmp_path / 'run'} from step 2" in capsys.readouterr().err
 
 
 def test_a_start_that_failed_leaves_nothing_in_the_way(tmp_path):
@@ -360,10 +408,11 @@ def test_a_start_that_failed_leaves_nothing_in_the_way(tmp_path):
     assert go(QUICK, tmp_path / "run")[1].finished
 
 
-def test_resuming_a_finished_run_changes_nothing(tmp_path):
+def test_resuming_a_finished_run_changes_nothing_and_says_so(tmp_path, capsys):
     model, _ = go(QUICK, tmp_path / "run")
-    again, outcome = go(QUICK, tmp_path / "run", resume=True)
+    again, outcome = go(QUICK, tmp_path / "run")
     assert outcome.finished
+    assert "is finished, nothing is left to train (--fresh begins anew)" in capsys.readouterr().err
     assert torch.equal(weights(again), weights(model))
 
 
@@ -371,7 +420,7 @@ def test_a_run_is_extended_but_never_said_to_be_shorter_than_it_was(tmp_path, mo
     run = replace(QUICK, schedule="constant")
     go(run, tmp_path / "run")
     with pytest.raises(CheckpointError, match=r"already done 6 steps, more than steps=4.*--set steps=6"):
-        go(replace(run, steps=4), tmp_path / "run", resume=True)
+        go(replace(run, steps=4), tmp_path / "run")
     assert read_config(RunDirectory(tmp_path / "run"))["steps"] == 6
 
     def killed(*_, **__):
@@ -380,10 +429,10 @@ def test_a_run_is_extended_but_never_said_to_be_shorter_than_it_was(tmp_path, mo
     with monkeypatch.context() as patch:
         patch.setattr(loop, "train_step", killed)  # in the first step beyond the old end
         with pytest.raises(KeyboardInterrupt):
-            go(replace(run, steps=8), tmp_path / "run", resume=True)
+            go(replace(run, steps=8), tmp_path / "run")
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
-    extended, outcome = go(replace(run, steps=8), tmp_path / "run", resume=True)
+    extended, outcome = go(replace(run, steps=8), tmp_path / "run")
     whole, _ = go(replace(run, steps=8), tmp_path / "whole")
     assert outcome.step == 8
     assert torch.equal(weights(extended), weights(whole))
@@ -392,7 +441,7 @@ def test_a_run_is_extended_but_never_said_to_be_shorter_than_it_was(tmp_path, mo
 def test_two_processes_cannot_write_one_run(tmp_path):
     (tmp_path / "run").mkdir()
     with locked(tmp_path / "run"), pytest.raises(InUse, match="another process is writing"):
-        go(QUICK, tmp_path / "run", resume=True)
+        go(QUICK, tmp_path / "run")
 
 
 @pytest.mark.parametrize("what", ["run", "run/metrics.jsonl"])

@@ -79,4 +79,4 @@ def test_a_network_that_is_not_the_one_a_run_began_with(tmp_path, change: Callab
     other = tiny_net()
     change(other)
     with pytest.raises(CheckpointError, match=f"started with another network .*{words}.*choose another --out"):
-        train(replace(run, steps=4), tmp_path / "run", dataset=tiny_data(), model=other, device="cpu", resume=True)
+        train(replace(run, steps=4), tmp_path / "run", dataset=tiny_data(), model=other, device="cpu")

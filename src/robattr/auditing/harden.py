@@ -87,6 +87,7 @@ def harden(
     held_out: float = 0.1,
     seed: int = 0,
     device: str = "auto",
+    fresh: bool = False,
     command: str | None = None,
     watch: Watch = lambda title, done, total: None,
 ) -> Hardened:
@@ -95,7 +96,7 @@ def harden(
     objective    a method of `robattr train` ("ig-norm", "igr", "madry", …), with the λ of its recipe for pixels in
                  [0, 1], or any objective of the formula
     out          the folder: before/ and hardened/ are run directories, report.html compares them; the same call
-                 continues an interrupted one
+                 continues an interrupted one, with `fresh` it begins anew
     batch_norm   "frozen" keeps the running statistics (usual for fine-tuning with small batches); "train" updates them
                  by the clean inputs
     freeze       names of layers that keep their weights
@@ -131,18 +132,22 @@ def harden(
         }  # fmt: skip
         tuned.eval()
         before = record(
-            tuned, given, settings, place / "before", config=config, world=world, command=command or CALLED, watch=watch
-        )
+            tuned, given, settings, place / "before",
+            config=config, world=world, fresh=fresh, command=command or CALLED, watch=watch,
+        )  # fmt: skip
         begun = RunDirectory(place / "hardened")
         if run.second_order and run.own is None:
             fits = chunk_that_fits(tuned, few[:1], m=run.m, batch=batch)
-            fits = read_config(begun).get("chunk") if begun.config.exists() else fits  # as it began, on any machine
+            fits = (
+                read_config(begun).get("chunk") if begun.config.exists() and not fresh else fits
+            )  # as it began, on any machine
             run = replace(run, chunk=run.chunk or fits)
-        _check_begun(run, begun, place)
+        if not fresh:
+            _check_begun(run, begun, place)
         if world.leads and tuned.preprocessed:
             begun.path.mkdir(parents=True, exist_ok=True)
             write_json(begun.preprocessing, {"mean": tuned.mean.tolist(), "std": tuned.std.tolist()})
-        outcome = train(run, begun.path, dataset=given, model=tuned, device=device, resume=True)
+        outcome = train(run, begun.path, dataset=given, model=tuned, device=device, fresh=fresh)
         if not outcome.finished:
             return Hardened(_restored(tuned, model), outcome, verdict(before), None, {}, None)
         tuned.eval()
@@ -199,8 +204,8 @@ def _check_begun(run: TrainConfig, begun: RunDirectory, place: Path) -> None:
         return
     if differing := checkpoint.differences(run, read_config(begun)):
         raise CheckpointError(
-            f"{place} has a hardening of another configuration ({differing}): choose another folder with -o, and "
-            f"--weights {begun.weights} to start from its weights"
+            f"{place} has a hardening of another configuration ({differing}): choose another folder with -o "
+            f"(--weights {begun.weights} starts from its weights), or discard it with --fresh"
         )
 
 

@@ -213,8 +213,7 @@ def _claimed(here: RunDirectory, config: dict[str, Any], world: World, *, comman
         world.wait()
         yield
         return
-    page = config.get("method") == "audit"  # harden has a folder, and no --fresh
-    elsewhere = f"choose another {'page' if page else 'folder'} with -o"
+    elsewhere = f"choose another {'page' if config.get('method') == 'audit' else 'folder'} with -o"
     visible = [*here.path.glob("[!.]*")] if here.path.is_dir() else [here.path] * here.path.exists()
     if visible and not here.config.exists():  # a start that was killed leaves a lock and temporary files alone
         raise CheckpointError(f"{here.path} exists and is not an audit: {elsewhere}")
@@ -225,8 +224,8 @@ def _claimed(here: RunDirectory, config: dict[str, Any], world: World, *, comman
         odd = [key for key in DECISIVE if was and was.get(key) != config.get(key)]
         if odd and not fresh:
             raise CheckpointError(
-                f"{here.path} has an audit of other data or settings ({', '.join(odd)}): {elsewhere}"
-                + (", or start over with --fresh" if page else "")
+                f"{here.path} has an audit of other data or settings ({', '.join(odd)}): {elsewhere}, or discard it "
+                "with --fresh"
             )
         if fresh:
             discard_all(here.path / "records")

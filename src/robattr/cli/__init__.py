@@ -21,19 +21,13 @@ import typer
 
 from robattr._text import printable
 from robattr._version import __version__
+from robattr.cli._options import App
 from robattr.errors import RobattrError
 
 GROUPS = ("train", "evaluate", "report", "audit", "certify", "data")
 ABOUT = "Train models whose explanations resist attacks, attack explanations, and measure the damage."
 
-app = typer.Typer(
-    name="robattr",
-    help=ABOUT,
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
+app = App(name="robattr", help=ABOUT, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
 
 def _version(wanted: bool) -> None:
@@ -42,9 +36,20 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _list(wanted: bool) -> None:
+    if wanted:
+        from robattr.cli.catalog import show_catalog
+
+        show_catalog()
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    listed: bool = typer.Option(
+        False, "--list", callback=_list, is_eager=True, help="List recipes, trained models and datasets."
+    ),
 ) -> None:
     pass
 

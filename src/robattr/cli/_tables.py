@@ -5,9 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
+ROOM = 24  # further characters that a column which wraps needs to be readable
 
-def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "", numbers: int = 0) -> None:
-    """Print a table; its last `numbers` columns are aligned to the right.
+
+def show_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    title: str = "",
+    numbers: int = 0,
+    wrap: bool = False,
+) -> None:
+    """Print a table; its last `numbers` columns are aligned to the right. With `wrap` the last column may wrap.
 
     Where the terminal (or $COLUMNS) is too narrow, one block per row, with a line for each cell. A pipe has no width.
     Cells are text: square brackets are not markup.
@@ -21,8 +30,8 @@ def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, title:
     console = Console(highlight=False)
     wide = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for at, heading in enumerate(headings):
-        right = at >= len(headings) - numbers
-        wide.add_column(Text(heading), justify="right" if right else "left", no_wrap=True)
+        right, last = at >= len(headings) - numbers, at == len(headings) - 1
+        wide.add_column(Text(heading), justify="right" if right else "left", no_wrap=not (wrap and last))
     narrow = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
     narrow.add_column(overflow="fold")
     narrow.add_column(overflow="fold")
@@ -32,9 +41,10 @@ def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, title:
         for heading, cell in zip(headings[1:], rest, strict=True):
             narrow.add_row(Text(heading), Text(cell))
         narrow.add_section()
-    width = console.measure(wide, options=console.options.update_width(10_000)).maximum
+    needed = console.measure(wide, options=console.options.update_width(10_000))
     limited = console.is_terminal or "COLUMNS" in os.environ
-    console.width = console.width if limited else max(width, console.width)
+    console.width = console.width if limited else max(needed.maximum, console.width)
     if title:
         console.print(Text(title, style="bold"), soft_wrap=not limited)
-    console.print(wide if width <= console.width else narrow)
+    least = min(needed.minimum + ROOM, needed.maximum) if wrap else needed.maximum
+    console.print(wide if least <= console.width else narrow)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robattr._text import interval, number, numbers, printable, whole_numbers
+from robattr.cli._options import MAPS, Device, Fresh, Iterations, choices, choices_with_commas
 from robattr.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -37,10 +38,15 @@ Eps = Annotated[str | None, typer.Option(help="Radius of the attack in units of 
 Size = Annotated[int | None, typer.Option(min=1, help="Side to which images are resized (default: their own).")]
 Channels = Annotated[int | None, typer.Option(min=1, help="1 or 3 (default: what the first convolution takes).")]
 Classes = Annotated[Path | None, typer.Option(help="A text file with the name of each output, one per line, in order.")]
-Maps = Annotated[str, typer.Option(help="Explanations: ig, sg, gi, smoothgrad, captum:Saliency, …")]
+Maps = Annotated[
+    str,
+    typer.Option(
+        help="Explanations, with commas: ig, sg, gi, smoothgrad, captum:Saliency, …",
+        autocompletion=choices_with_commas(*MAPS, "captum:Saliency"),
+    ),
+]
 Examples = Annotated[int, typer.Option(min=1, help="How many examples to audit.")]
 Seed = Annotated[int, typer.Option(help="Seed for the choice of examples and the attacks.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
 Trust = Annotated[
     bool, typer.Option("--trust-code", help="Run the function that the config of the run directory names.")
 ]
@@ -65,17 +71,19 @@ def audit(
     std: Std = None,
     eps: Eps = None,
     maps: Maps = "ig",
-    protocol: Annotated[str, typer.Option(help="both, paper, or strict.")] = "both",
+    protocol: Annotated[
+        str, typer.Option(help="both, paper, or strict.", autocompletion=choices("both", "paper", "strict"))
+    ] = "both",
     examples: Examples = 100,
     size: Size = None,
     channels: Channels = None,
     classes: Classes = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Iterations of the attack.")] = None,
+    iterations: Iterations = None,
     points: Points = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page; records go to a folder beside it.")] = Path(
         "audit.html"
     ),
-    fresh: Annotated[bool, typer.Option("--fresh", help="Discard an earlier audit in this place.")] = False,
+    fresh: Fresh = False,
     seed: Seed = 0,
     device: Device = "auto",
     compiled: Annotated[bool, typer.Option("--compile", help="Compile the attack (for a GPU).")] = False,
@@ -86,7 +94,7 @@ def audit(
 ) -> None:
     """Attack the explanations of your model and report on one page how robust they are.
 
-    It can be stopped at any time: the same command continues.
+    It can be stopped at any moment: the same command continues.
     """
     from robattr.auditing import audit as begin
 
@@ -95,7 +103,7 @@ def audit(
             _model(model, weights, trust=trust), data,
             bounds=interval(bounds), preprocessing=_preprocessing(mean, std, weights),
             eps=None if eps is None else number(eps), maps=maps, protocol=protocol,  # type: ignore[arg-type]
-            examples=examples, steps=steps, points=points, out=out, name=model.rpartition("/")[2],
+            examples=examples, steps=iterations, points=points, out=out, name=model.rpartition("/")[2],
             size=size, channels=channels, classes=_names(classes), seed=seed, device=device,
             compiled=compiled, certify=certify, fresh=fresh,
             command=shlex.join(["robattr", *sys.argv[1:]]), watch=watch,
@@ -120,7 +128,7 @@ def harden(
         str, typer.Option(help="ig-norm, ig-sum-norm, madry, …, or MODULE:FUNCTION that returns your own objective.")
     ] = "ig-sum-norm",
     eps: Eps = None,
-    steps: Annotated[int, typer.Option(min=1, help="Updates.")] = 300,
+    steps: Annotated[int, typer.Option(min=1, help="Updates of the training.")] = 300,
     batch: Annotated[int, typer.Option(min=1)] = 16,
     lr: Annotated[str, typer.Option(help="Learning rate.")] = "1e-4",
     set_: Annotated[
@@ -131,7 +139,7 @@ def harden(
     chunk: Annotated[int | None, typer.Option(min=1, help="Nodes in memory at once (default: what fits).")] = None,
     maps: Maps = "ig",
     examples: Examples = 50,
-    audit_steps: Annotated[int | None, typer.Option(min=1, help="Iterations of the audits' attack.")] = None,
+    iterations: Iterations = None,
     points: Points = None,
     size: Size = None,
     channels: Channels = None,
@@ -140,13 +148,14 @@ def harden(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder for the runs and report.html.")] = Path(
         "hardened"
     ),
+    fresh: Fresh = False,
     seed: Seed = 0,
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:
     """Fine-tune your model for robust explanations, and audit it before and after.
 
-    It can be stopped at any time: the same command continues.
+    It can be stopped at any moment: the same command continues.
     """
     from robattr.auditing import harden as begin
     from robattr.training.custom import named
@@ -161,8 +170,9 @@ def harden(
             batch_norm=batch_norm,  # type: ignore[arg-type]
             freeze=[part.strip() for part in freeze.split(",") if part.strip()], chunk=chunk,
             changes=dict(parse_word(word) for word in set_ or []), maps=maps, examples=examples,
-            audit_steps=audit_steps, points=points, size=size, channels=channels, classes=_names(classes),
-            held_out=held_out, seed=seed, device=device, command=shlex.join(["robattr", *sys.argv[1:]]), watch=watch,
+            audit_steps=iterations, points=points, size=size, channels=channels, classes=_names(classes),
+            held_out=held_out, seed=seed, device=device, fresh=fresh,
+            command=shlex.join(["robattr", *sys.argv[1:]]), watch=watch,
         )  # fmt: skip
     if found.after is None:
         _say(f"stopped after step {found.outcome.step} of {steps}, which is saved: the same command continues")

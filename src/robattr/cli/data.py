@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from robattr._text import printable
+from robattr.cli._options import App, DataDir, known_datasets
+from robattr.cli._tables import show_table
 
-DataDir = Annotated[
-    Path | None,
-    typer.Option("--data-dir", help="Folder of the datasets (default: $ROBATTR_DATA, else the user's cache folder)."),
-]
 STYLES = {"verified": "green", "embedded": "green", "present": "cyan", "missing": "yellow", "damaged": "red"}
 
 
 def register(app: typer.Typer) -> None:
     """Add the group `data`."""
-    group = typer.Typer(help="List, fetch and verify datasets.", no_args_is_help=True)
+    group = App(help="List, fetch and verify datasets.")
     group.command("list")(list_datasets)
     group.command("fetch")(fetch)
     group.command("verify")(verify)
@@ -27,28 +24,26 @@ def register(app: typer.Typer) -> None:
 
 def list_datasets(data_dir: DataDir = None) -> None:
     """List every dataset: its splits, whether its files are there, its licence and source."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
     from robattr import data
 
-    console = Console()
-    table = Table("name", "train/validation/test", "download", "state", "licence")
+    rows = []
     for name in data.names():
-        info, seen = data.info(name), data.status(name, data_dir)
-        sizes = "/".join(f"{size:,}" for size in info.sizes)
+        info = data.info(name)
+        sizes = " / ".join(f"{size:,}" for size in info.sizes)
         download = f"{info.megabytes:.0f} MB" if info.remotes else "–"
-        state = f"[{STYLES[seen.state]}]{seen.state}[/]"
-        table.add_row(name, sizes, download, state, escape(info.licence))
-    console.print(table)
+        rows.append((name, sizes, download, data.status(name, data_dir).state, info.licence))
+    headings = ("Dataset", "Train / validation / test", "Download", "State", "Licence")
+    show_table(headings, rows, wrap=True)
     for name in data.names():
-        console.print(f"{name}: {data.info(name).citation}", soft_wrap=True, highlight=False, markup=False)
-    console.print(f"looked in {data.root(data_dir)}", soft_wrap=True, highlight=False, markup=False)
+        typer.echo(f"{name}: {data.info(name).citation}")
+    typer.echo(f"looked in {data.root(data_dir)}")
 
 
 def fetch(
-    name: Annotated[str, typer.Argument(help="A dataset's name; see `robattr data list`.")], data_dir: DataDir = None
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A dataset; see `robattr data list`.", autocompletion=known_datasets)
+    ],
+    data_dir: DataDir = None,
 ) -> None:
     """Download a dataset, resuming a partial download, and verify it."""
     from robattr import data
@@ -59,7 +54,10 @@ def fetch(
 
 
 def verify(
-    name: Annotated[str | None, typer.Argument(help="A dataset's name; default: all that are there.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="A dataset; default: all that are there.", autocompletion=known_datasets),
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Read all files of a dataset and compare them with the expected content. Exit code 1 if one is damaged."""

@@ -13,21 +13,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robattr._text import printable
+from robattr.cli._options import (
+    MAPS,
+    DataDir,
+    Device,
+    Fresh,
+    Iterations,
+    Protocol,
+    choices,
+    choices_with_commas,
+    known_datasets,
+    known_runs,
+)
 from robattr.cli._tables import show_table
 from robattr.errors import InvalidInput
 
 if TYPE_CHECKING:
     from robattr.data import Dataset
-    from robattr.evaluation import Protocol
+    from robattr.evaluation import Protocol as Settings
     from robattr.evaluation.run import Progress
 
 STOPPED = "stopped; finished examples are recorded: the same command continues"
 STOPPED_EARLY = "stopped; nothing of {} is recorded yet: the same command starts it again"
-
-ProtocolName = Annotated[
-    str, typer.Option("--protocol", help="paper, strict: the worst case over many more attacks, or exhaustive: all.")
-]
-DataDir = Annotated[Path | None, typer.Option(help="Where datasets are kept.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -37,24 +44,44 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluate(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, a weights file, or a model of the zoo.")],
-    protocol: ProtocolName = "paper",
-    maps: Annotated[str, typer.Option(help="Maps to attack, with commas: ig, sg, gi, smoothgrad.")] = "ig",
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run directory, a weights file, or a model of the zoo (`robattr --list`).",
+            autocompletion=known_runs,
+        ),
+    ],
+    protocol: Protocol = "paper",
+    maps: Annotated[
+        str,
+        typer.Option(
+            help="Maps to attack, with commas: ig, sg, gi, smoothgrad.", autocompletion=choices_with_commas(*MAPS)
+        ),
+    ] = "ig",
     examples: Annotated[int | None, typer.Option(min=1, help="The first N examples (default: all).")] = None,
     eps: Annotated[
-        str | None, typer.Option(help="Another radius, in pixel units: 0.2 or 8/255; steps scale along.")
+        str | None, typer.Option(help="Another radius, in pixel units: 0.2 or 8/255; step sizes scale along.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Another number of attack iterations.")] = None,
+    iterations: Iterations = None,
     transfer: Annotated[
         str | None, typer.Option(metavar="RUN", help="Follow the gradients of this model instead: a transfer attack.")
     ] = None,
-    split: Annotated[str, typer.Option(help="test, or validation to choose settings by.")] = "test",
-    dataset: Annotated[str | None, typer.Option(help="The dataset, where RUN does not say.")] = None,
+    split: Annotated[
+        str,
+        typer.Option(help="test, or validation to choose settings by.", autocompletion=choices("test", "validation")),
+    ] = "test",
+    dataset: Annotated[
+        str | None, typer.Option(help="The dataset, where RUN does not say.", autocompletion=known_datasets)
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write (default: RUN/records).")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Discard earlier records of the same name.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    fresh: Fresh = False,
+    device: Device = "auto",
     data_dir: DataDir = None,
-    precision: Annotated[str, typer.Option(help="fp32, tf32 or bf16 products on a GPU.")] = "tf32",
+    precision: Annotated[
+        str,
+        typer.Option(help="fp32, tf32 or bf16 products on a GPU.", autocompletion=choices("fp32", "tf32", "bf16")),
+    ] = "tf32",
     compiled: Annotated[
         bool | None, typer.Option("--compile/--no-compile", help="Compile the attack (default: on a GPU).")
     ] = None,
@@ -64,7 +91,7 @@ def evaluate(
 ) -> None:
     """Attack a model's predictions and explanations; print and record the paper's four columns with 95% intervals.
 
-    It may be stopped at any moment: the same command continues. On several GPUs: torchrun … -m robattr evaluate RUN.
+    It can be stopped at any moment: the same command continues. On several GPUs: torchrun … -m robattr evaluate RUN.
     """
     from robattr._text import number
     from robattr.attacks.maps import by_name
@@ -76,7 +103,7 @@ def evaluate(
     opened = open_run(run, dataset=dataset, data_dir=data_dir, trust=trust)
     model, data = opened.model, opened.data
     radius = None if eps is None else number(eps)
-    settings = _protocol(protocol, data, eps=radius, steps=steps, split=split)
+    settings = _protocol(protocol, data, eps=radius, iterations=iterations, split=split)
     source = None
     if transfer is not None:
         source = open_run(transfer, dataset=dataset, data_dir=data_dir, trust=trust).model
@@ -115,8 +142,10 @@ def evaluate(
 def compare(
     first: Annotated[Path, typer.Argument(metavar="FIRST", help="A run directory with an evaluation.")],
     second: Annotated[Path, typer.Argument(metavar="SECOND", help="Another, evaluated on the same examples.")],
-    protocol: ProtocolName = "paper",
-    map_name: Annotated[str, typer.Option("--map", help="The map both were evaluated with.")] = "ig",
+    protocol: Protocol = "paper",
+    map_name: Annotated[
+        str, typer.Option("--map", help="The map both were evaluated with.", autocompletion=choices(*MAPS))
+    ] = "ig",
 ) -> None:
     """Compare two evaluated models example by example: SECOND − FIRST, 95% intervals, and which is better.
 
@@ -191,7 +220,7 @@ def _records(run: Path) -> Path:
     return Path("runs") / (plain.name if elsewhere else plain) / "records"
 
 
-def _protocol(name: str, data: Dataset, *, eps: float | None, steps: int | None, split: str) -> Protocol:
+def _protocol(name: str, data: Dataset, *, eps: float | None, iterations: int | None, split: str) -> Settings:
     """The protocol for the dataset; settings that differ from the default are part of its name."""
     from robattr.evaluation import for_dataset
     from robattr.evaluation.protocol import named
@@ -200,7 +229,7 @@ def _protocol(name: str, data: Dataset, *, eps: float | None, steps: int | None,
         raise InvalidInput(f"expected --split test or validation, got {split!r}")
     chosen = for_dataset(data)
     chosen = chosen if eps is None else chosen.with_eps(eps)
-    chosen = chosen if steps is None else chosen.with_steps(steps)
+    chosen = chosen if iterations is None else chosen.with_steps(iterations)
     chosen = named(name, chosen)
     return chosen if split == "test" else replace(chosen, name=f"{chosen.name}@{split}")
 

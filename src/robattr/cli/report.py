@@ -11,7 +11,7 @@ from robattr.cli import reproduce
 from robattr.errors import InvalidInput, nearest
 
 Runs = Annotated[
-    list[Path], typer.Argument(metavar="RUN…", help="Evaluated run directories, records, or folders of records.")
+    list[Path], typer.Argument(metavar="RUN", help="Evaluated run directories, records, or folders of records.")
 ]
 
 

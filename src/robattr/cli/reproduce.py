@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from robattr.cli._options import DataDir, Device, DryRun, Fresh, Protocol, choices
+
 if TYPE_CHECKING:
     from robattr.reproduce import Job
 
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
-DataDir = Annotated[Path | None, typer.Option(help="Where datasets are kept.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and estimated times, and do nothing else.")]
+
+TARGETS = ("table1", "table2", "table3", "figure1", "figure2")
 
 
 def register(app: typer.Typer) -> None:
@@ -31,11 +32,12 @@ def demo(
         str, typer.Option(help="Methods, or your own as MODULE:FUNCTION, with commas (default: the paper's four).")
     ] = "",
     workers: Annotated[int | None, typer.Option(min=1, help="Models at a time (default: 2, on one core 1).")] = None,
+    fresh: Fresh = False,
     dry_run: DryRun = False,
 ) -> None:
     """Train small models, attack their explanations, show the result: minutes on a laptop, no download.
 
-    Start it again to continue. What is finished is not repeated; delete a run to repeat it.
+    It can be stopped at any moment: the same command continues, and what is finished is not repeated.
     """
     from robattr.reproduce import jobs
 
@@ -45,24 +47,38 @@ def demo(
     if dry_run:
         _describe(made, "cpu", workers=together)
         return
-    _execute(made, device="cpu", data_dir=None, workers=together)
+    _execute(made, device="cpu", data_dir=None, workers=together, fresh=fresh)
     _show(made, out, title="Attribution robustness: the demo")
 
 
 def reproduce(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="table1, table2, table3, figure1 or figure2.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="table1, table2, table3, figure1 or figure2.", autocompletion=choices(*TARGETS)
+        ),
+    ],
     datasets: Annotated[str, typer.Option(help="Some of the target's datasets, with commas (default: all).")] = "",
-    recipes: Annotated[str, typer.Option(help="paper, or tuned: other networks and settings, at less cost.")] = "paper",
+    recipes: Annotated[
+        str,
+        typer.Option(
+            help="paper, or tuned: other networks and settings, at less cost.", autocompletion=choices("paper", "tuned")
+        ),
+    ] = "paper",
     examples: Annotated[int | None, typer.Option(min=1, help="The first N test examples (default: all).")] = None,
-    protocol: Annotated[str, typer.Option(help="paper, or strict: the worst case over many more attacks.")] = "paper",
+    protocol: Protocol = "paper",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the training; each seed has its own runs.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Models at a time: several small ones fill a GPU better.")] = 1,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: runs/paper or runs/tuned.")] = None,
     device: Device = "auto",
     data_dir: DataDir = None,
+    fresh: Fresh = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Reproduce a table or figure of the paper: train what is missing, evaluate, render. Start it again to continue."""
+    """Reproduce a table or figure of the paper: train what is missing, evaluate, render.
+
+    It can be stopped at any moment: the same command continues, and what is finished is not repeated.
+    """
     from robattr.reporting.figures import write_figures
     from robattr.reproduce import TARGETS, jobs, results
 
@@ -72,18 +88,21 @@ def reproduce(
     if dry_run:
         _describe(made, device, workers=workers)
         return
-    _execute(made, device=device, data_dir=data_dir, workers=workers)
+    _execute(made, device=device, data_dir=data_dir, workers=workers, fresh=fresh)
     page = folder / "-".join([target, *([protocol] if protocol != "paper" else []), *([f"seed{seed}"] if seed else [])])
     write_figures(results(made), page)
     _show(made, page, title=TARGETS[target].title)
 
 
-def _execute(jobs: list[Job], *, device: str, data_dir: Path | None, workers: int) -> None:
-    """Execute the jobs, `workers` at a time; exits if a signal stops them."""
+def _execute(jobs: list[Job], *, device: str, data_dir: Path | None, workers: int, fresh: bool) -> None:
+    """Execute the jobs, `workers` at a time; with `fresh`, discard their runs first. Exits if a signal stops them."""
     from robattr.cli.audit import watching
     from robattr.reproduce import execute, execute_parallel, tasks
     from robattr.reproduce.execution import print_progress
+    from robattr.training.run_directory import discard
 
+    for job in jobs if fresh else ():
+        discard(job.path)
     planned = tasks(jobs)
     if workers == 1 or all(task.done for task in planned):
         with watching() as bars:
@@ -99,7 +118,7 @@ def _execute(jobs: list[Job], *, device: str, data_dir: Path | None, workers: in
 
 
 def _stop(during: str, number: int) -> NoReturn:
-    typer.echo(f"stopped during: {during}; start the same command again to continue", err=True)
+    typer.echo(f"stopped during: {during}; the same command continues", err=True)
     raise typer.Exit(128 + number)
 
 

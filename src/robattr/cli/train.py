@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from robattr.cli._options import DataDir, Device, DryRun, Fresh, choices, known_recipes
 from robattr.errors import InvalidInput, nearest
 
 if TYPE_CHECKING:
@@ -17,16 +18,21 @@ if TYPE_CHECKING:
     from robattr.training.loop import Outcome
 
 Recipe = Annotated[
-    str | None, typer.Argument(metavar="DATASET/METHOD", help="A recipe: mnist/ig-sum-norm. See them all with --list.")
+    str | None,
+    typer.Argument(
+        metavar="DATASET/METHOD",
+        help="A recipe: mnist/ig-sum-norm. `robattr --list` shows them all.",
+        autocompletion=known_recipes,
+    ),
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key; may be repeated.")]
 Config = Annotated[
     Path | None, typer.Option(metavar="FILE", help="A TOML file of keys, or an earlier run's config.json.")
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of the weights, the batches and the attacks.")]
-DataDir = Annotated[Path | None, typer.Option(help="Where datasets are kept.")]
-Precision = Annotated[str | None, typer.Option(help="fp32, tf32, bf16 or fp64.")]
+Precision = Annotated[
+    str | None, typer.Option(help="fp32, tf32, bf16 or fp64.", autocompletion=choices("fp32", "tf32", "bf16", "fp64"))
+]
 Objective = Annotated[
     str | None,
     typer.Option(
@@ -50,32 +56,20 @@ def train(
     config: Config = None,
     objective: Objective = None,
     out: Annotated[Path | None, typer.Option(help="The run directory (default: runs/DATASET/METHOD-seedN).")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out; start it if there is none.")
-    ] = False,
+    fresh: Fresh = False,
     device: Device = "auto",
     seed: Seed = None,
     data_dir: DataDir = None,
     precision: Precision = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the recipes, and do nothing else.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved configuration, and do nothing else.")
-    ] = False,
+    dry_run: DryRun = False,
     trust: Trust = False,
 ) -> None:
-    """Train a model by a recipe. It can be stopped at any moment and continued with --resume.
+    """Train a model by a recipe. It can be stopped at any moment: the same command continues.
 
     On several GPUs or machines: torchrun … -m robattr train DATASET/METHOD (see docs/scaling.md).
     """
-    from robattr import recipes
-
-    if list_:
-        for name in recipes.names():
-            typer.echo(f"{name:32} {recipes.summary(name)}")
-        return
     words = [*(set_ or []), *_flags(seed=seed, precision=precision)]
-    resumed = out if resume else None
-    run = resolve(recipe, config=config, words=words, objective=objective, resumed=resumed, trust=trust)
+    run = resolve(recipe, config=config, words=words, objective=objective, found=out, trust=trust)
     out = out or _default_out(run)
     if dry_run:
         _describe(run, out)
@@ -83,9 +77,9 @@ def train(
 
     from robattr import training
 
-    run = train_warm_start(run, device=device, data_dir=data_dir, begun=resume and _has_checkpoints(out))
-    outcome = training.train(run, out, device=device, data_dir=data_dir, resume=resume)
-    _report(run, outcome, remedy=f"with --resume --out {outcome.path}")
+    run = train_warm_start(run, device=device, data_dir=data_dir, begun=not fresh and _has_checkpoints(out))
+    outcome = training.train(run, out, device=device, data_dir=data_dir, fresh=fresh)
+    _report(run, outcome)
 
 
 def _default_out(run: TrainConfig) -> Path:
@@ -117,12 +111,11 @@ def train_warm_start(run: TrainConfig, *, device: str, data_dir: Path | None, be
     alone = os.environ.get("WORLD_SIZE", "1") == "1"
     if alone and not begun and not Job(first, path, map="ig", examples=0).trained:
         typer.echo(f"{run.recipe} starts from {first.recipe}, which is trained first: {path}", err=True)
-        outcome = train(first, path, device=device, data_dir=data_dir, resume=True)
-        _report(first, outcome, remedy="by the same command")
+        _report(first, train(first, path, device=device, data_dir=data_dir))
     return replace(run, warm_start=path.as_posix())
 
 
-def _report(run: TrainConfig, outcome: Outcome, *, remedy: str) -> None:
+def _report(run: TrainConfig, outcome: Outcome) -> None:
     """Print how the training ended; exits if a signal stopped it."""
     leads = os.environ.get("RANK", "0") == "0"
     if not outcome.finished:
@@ -130,7 +123,7 @@ def _report(run: TrainConfig, outcome: Outcome, *, remedy: str) -> None:
         if leads:
             typer.echo(
                 f"stopped by {signal.Signals(number).name} after step {outcome.step} of {run.steps}, which is saved: "
-                f"continue {remedy}",
+                "the same command continues",
                 err=True,
             )
         raise typer.Exit(128 + number)
@@ -157,6 +150,7 @@ def sweep(
     set_: Set = None,
     config: Config = None,
     objective: Objective = None,
+    fresh: Fresh = False,
     device: Device = "auto",
     seed: Seed = None,
     data_dir: DataDir = None,
@@ -165,7 +159,7 @@ def sweep(
 ) -> None:
     """Train over a grid of settings and compare them on validation data, as the paper does for m.
 
-    Start the same command again to continue, or on more machines that share the folder to go faster.
+    It can be stopped at any moment: the same command continues. On more machines that share the folder, it goes faster.
     """
     from robattr.runs import measure_on_validation
     from robattr.training.sweep import parse_axes, table
@@ -193,10 +187,11 @@ def sweep(
         trials=trials,
         device=device,
         data_dir=data_dir,
+        fresh=fresh,
     )
     typer.echo(table(found), nl=False)
     if stopped_by is not None:
-        typer.echo("stopped; start the same command again to continue", err=True)
+        typer.echo("stopped: the same command continues", err=True)
         raise typer.Exit(128 + stopped_by)
 
 
@@ -206,7 +201,7 @@ def resolve(
     config: Path | None,
     words: list[str],
     objective: str | None = None,
-    resumed: Path | None = None,
+    found: Path | None = None,
     trust: bool = False,
 ) -> TrainConfig:
     """The configuration of a command: the recipe, changed by the file, changed by the words.
@@ -215,7 +210,7 @@ def resolve(
     network or objective, is accepted only with `trust`, or where the words or `objective` name another.
 
     Without a recipe, the file must name one (`recipe = "mnist/ig-norm"`), or set at least the dataset and the method.
-    A resumed run has such a file.
+    A run that is `found` where this one goes has such a file.
     """
     from robattr import recipes
     from robattr.models.by_name import is_name
@@ -224,8 +219,8 @@ def resolve(
     from robattr.training.config import TrainConfig
     from robattr.training.custom import named as named_objective
 
-    if config is None and recipe is None and resumed is not None and (resumed / "config.json").exists():
-        config = resumed / "config.json"
+    if config is None and recipe is None and found is not None and (found / "config.json").exists():
+        config = found / "config.json"
     file: dict[str, Any] = {} if config is None else settings.read_file(config)
     if config is not None:
         typed = {word.partition("=")[0].strip() for word in words}
@@ -244,7 +239,7 @@ def resolve(
     elif name:
         raise InvalidInput(f"unknown recipe {name!r}; {nearest(name, recipes.names())}")
     else:
-        raise InvalidInput("no recipe given: try robattr train fashion-mini/ig-norm (robattr train --list shows all)")
+        raise InvalidInput("no recipe given: try robattr train fashion-mini/ig-norm (robattr --list shows all)")
     if objective is None:
         return settings.change_by_words(settings.change(base, file), words)
     file = {key: value for key, value in file.items() if key not in settings.OBJECTIVE}

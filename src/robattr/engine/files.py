@@ -48,7 +48,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             raise
         raise CheckpointError(
             f"could not write {path} ({error.strerror}); what was saved before is untouched: make room or choose "
-            "another place, then run the same command again (robattr train: with --resume)"
+            "another place, then run the same command again"
         ) from error
     with suppress(OSError):  # some file systems cannot sync a folder; the file itself is safe
         folder = os.open(path.parent, os.O_RDONLY)

@@ -63,7 +63,7 @@ def execute(
         if task.done:
             continue
         if task.kind == "train":
-            outcome = train(task.job.run, task.job.path, device=device, data_dir=data_dir, resume=True)
+            outcome = train(task.job.run, task.job.path, device=device, data_dir=data_dir)
             if not outcome.finished:
                 return Stopped(task, outcome.stopped_by or signal.SIGTERM)
         else:

@@ -65,8 +65,8 @@ class Log:
             self._file.flush()
         except OSError as error:
             raise CheckpointError(
-                f"could not write {self._file.name} ({error.strerror}); checkpoints are untouched: make room, then "
-                "continue with --resume"
+                f"could not write {self._file.name} ({error.strerror}); checkpoints are untouched: make room, then run "
+                "the same command again"
             ) from error
         for tracker in self._trackers:
             tracker.log({key: value for key, value in record.items() if key != "step"}, int(record["step"]))

@@ -47,19 +47,19 @@ def train(
     model: nn.Module | None = None,
     device: str = "auto",
     data_dir: str | Path | None = None,
-    resume: bool = False,
+    fresh: bool = False,
 ) -> Outcome:
-    """Train as `run` says, in the directory `out`; with `resume`, continue the run in it, if there is one.
+    """Train as `run` says, in the directory `out`, or continue the run in it; with `fresh`, discard that run first.
 
     `objective` replaces the method of `run`: any `Robust` or `Distributional`, or a function rho(model, x, y) that
     returns a `Rho`. `dataset` and `model` replace those that `run` names; the model is trained in place. Under
-    `torchrun` every process makes the same call. A run that is killed and resumed ends with the same weights as an
+    `torchrun` every process makes the same call. A run that is killed and continued ends with the same weights as an
     uninterrupted one, on a CPU bit for bit.
     """
     run = run if objective is None else run.with_objective(objective)
     with (
         join(device) as world,
-        claim(Path(out), run, world=world, resume=resume) as here,
+        claim(Path(out), run, world=world, fresh=fresh) as here,
         deterministic(run.deterministic),
         torch.random.fork_rng(devices=[world.device] if world.device.type == "cuda" else []),
     ):
@@ -78,6 +78,7 @@ def train(
             stop_signals() as signals,
             over_global_batch(state.model.train(), world),
         ):
+            log.say(*notes)
             while state.step < run.steps and stopped_by is None:
                 x, y = batches.batch(state.step)
                 x = x[share].to(dtype).contiguous(memory_format=layout(run.precision, x))
@@ -99,7 +100,7 @@ def train(
                         f"{last[-1].path if last else 'on the leading machine'}: a new run can start there with "
                         f"--set warm_start={here.path}"
                     ) from None
-                log.say(*notes, *state.engine.notes)
+                log.say(*state.engine.notes)
                 log.advance(step)
                 if metrics and due(run.log_every):
                     log.write({"step": step, **metrics.record(state, run), "rate": log.rate(step)})

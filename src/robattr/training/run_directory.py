@@ -1,16 +1,17 @@
 """The run directory: its files, its lock, and a record of the environment.
 
-RUN/config.json  environment.json  metrics.jsonl  checkpoints/  model.safetensors
+RUN/config.json  environment.json  metrics.jsonl  checkpoints/  model.safetensors  records/
 """
 
 from __future__ import annotations
 
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -42,11 +43,23 @@ class RunDirectory:
             self.lock.check()
 
     @property
-    def begun(self) -> bool:
-        """Whether the directory contains more than a start that failed before its first checkpoint leaves."""
+    def occupied(self) -> bool:
+        """Whether the directory contains more than a start that was killed before its first checkpoint leaves."""
         if not self.path.is_dir():
             return self.path.exists()
-        return any(entry not in (self.config, self.environment, self.path / ".lock") for entry in self.path.iterdir())
+        own = {self.config, self.environment, self.preprocessing, self.scores}
+        visible = {entry for entry in self.path.iterdir() if not entry.name.startswith(".")} - own
+        return any(entry != self.checkpoints or any(entry.glob("[!.]*")) for entry in visible)
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a training wrote this directory."""
+        if not self.config.is_file():
+            return bool(checkpoint.listed(self.checkpoints))
+        try:
+            return {"recipe", "method"} <= read_config(self).keys()
+        except CheckpointError:  # damaged
+            return bool(checkpoint.listed(self.checkpoints))
 
     @property
     def config(self) -> Path:
@@ -69,6 +82,15 @@ class RunDirectory:
         return self.path / "model.safetensors"
 
     @property
+    def records(self) -> Path:
+        return self.path / "records"
+
+    @property
+    def scores(self) -> Path:
+        """The scores of a point of a sweep."""
+        return self.path / "sweep.json"
+
+    @property
     def preprocessing(self) -> Path:
         """Mean and std of the input normalisation; only hardened models of a user have this file."""
         return self.path / "preprocessing.json"
@@ -78,37 +100,68 @@ class RunDirectory:
         if self.preprocessing.is_file():
             raise InvalidInput(f"the weights of {self.path} need their own preprocessing.json: {remedy}")
 
+    def check_own(self) -> None:
+        """Reject a file, or the directory of something else."""
+        if self.occupied and not self.is_run:
+            raise CheckpointError(f"{self.path} exists and is not a run directory: choose another --out")
+
+    def discard(self) -> None:
+        """Delete the run: checkpoints, weights, logs, and the evaluations of its weights. Other files stay.
+
+        An evaluation that another process is writing is not deleted: InUse.
+        """
+        with ExitStack() as held:
+            for name in [lock.name for lock in self.records.glob(".*.lock")]:
+                held.enter_context(locked(self.records, name))
+            for folder in (self.checkpoints, self.records, self.path / "tensorboard"):
+                shutil.rmtree(folder, ignore_errors=True)
+            for file in (self.weights, self.metrics, self.scores, self.environment, self.config):
+                file.unlink(missing_ok=True)
+
+
+def discard(path: Path) -> None:
+    """Delete the run in the directory `path`, if there is one; a directory of something else is refused."""
+    here = RunDirectory(path)
+    here.check_own()
+    if path.is_dir():
+        with locked(path):
+            here.discard()
+
 
 @contextmanager
-def claim(path: Path, run: TrainConfig, *, world: World, resume: bool) -> Iterator[RunDirectory]:
-    """Create, or with `resume` reopen, the directory of `run`, and hold its lock.
+def claim(path: Path, run: TrainConfig, *, world: World, fresh: bool) -> Iterator[RunDirectory]:
+    """Create or reopen the directory of `run`, and hold its lock; with `fresh`, discard the run in it first.
 
-    Only the leader touches the disk. An existing run is never overwritten, and never continued with another
-    configuration or fewer steps.
+    Only the leader touches the disk. A run is never continued with another configuration or fewer steps, and a folder
+    that has no run is never written to.
     """
     here = RunDirectory(path)
     if not world.leads:
         yield here
         return
-    if here.begun and not (resume or restarts()):
-        raise CheckpointError(
-            f"{path} already exists: continue that run with --resume, or choose another directory with --out"
-        )
+    here.check_own()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(f"cannot create the directory {path} ({error.strerror}): choose another --out") from error
     with locked(path) as lock:
+        if fresh and not restarts():  # a worker that torchrun restarts continues
+            here.discard()
         kept = checkpoint.listed(here.checkpoints)
+        if not kept and here.occupied and not fresh:
+            raise CheckpointError(
+                f"{path} contains a run without a checkpoint to continue from: choose another --out, or discard that "
+                "run with --fresh"
+            )
         if kept and here.config.exists() and (differing := checkpoint.differences(run, read_config(here))):
             raise CheckpointError(
-                f"{path} contains a run of another configuration ({differing}): choose another --out, and "
-                f"start from these weights with --set warm_start={path}"
+                f"{path} contains a run of another configuration ({differing}): choose another --out (--set "
+                f"warm_start={path} starts from these weights), or discard that run with --fresh"
             )
         if kept and kept[-1].step > run.steps:
             raise CheckpointError(
                 f"{path} has already done {kept[-1].step} steps, more than steps={run.steps}: continue it with "
-                f"--set steps={kept[-1].step} or more, or choose another --out"
+                f"--set steps={kept[-1].step} or more, choose another --out, or discard that run with --fresh"
             )
         write_json(here.config, run.as_dict())
         write_json(here.environment, _with_history(here.environment, environment(world)))

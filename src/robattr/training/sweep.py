@@ -23,6 +23,7 @@ from robattr.errors import CheckpointError, Diverged, InvalidInput
 from robattr.training import settings
 from robattr.training.config import KINDS, Objective, TrainConfig
 from robattr.training.loop import train
+from robattr.training.run_directory import discard
 
 Point = Mapping[str, Any]
 Scores = dict[str, float]
@@ -110,12 +111,13 @@ def sweep(
     objective: Objective | None = None,
     device: str = "auto",
     data_dir: str | Path | None = None,
+    fresh: bool = False,
 ) -> tuple[list[Result], int | None]:
     """Run every point of the grid `over`, or `trials` points chosen by Optuna's TPE.
 
     Returns the results, and the signal that stopped the sweep, if any. `full` is switched off, because runs are
     compared on the validation split. `by` describes `measure`: scores are reused only under the same description.
-    `objective` replaces the method, as in `train`.
+    `objective` replaces the method, as in `train`. With `fresh`, the points of these axes are discarded first.
     """
     out = Path(out)
     run = replace(run if objective is None else run.with_objective(objective), full=False)
@@ -124,6 +126,10 @@ def sweep(
     around = {key: value for key, value in {**run.decisive(), "steps": run.steps}.items() if key not in over}
     label = json.dumps([around, by])  # scores of other settings or measures are not reused
 
+    if fresh:
+        for path, _ in _begun(out, over):
+            discard(path)
+
     def finish(point: Point) -> int | None:
         """Train or continue the run of a point and store its scores; returns the signal that stopped it."""
         path, chosen = out / name_of(point), settings.change(run, point)
@@ -131,7 +137,7 @@ def sweep(
         with locked(path):
             _store(path, point, label, None)
         try:
-            outcome = train(prepare(chosen, path), path, device=device, data_dir=data_dir, resume=True)
+            outcome = train(prepare(chosen, path), path, device=device, data_dir=data_dir)
         except Diverged:
             _store(path, point, label, {})
             return None
@@ -212,15 +218,19 @@ def _store(path: Path, point: Point, label: str, scores: Scores | None) -> None:
 
 def _stored(out: Path, over: Mapping[str, Axis], label: str) -> list[tuple[Point, Scores | None]]:
     """The points of these axes that were begun under this label, sorted by value; scores are None until measured."""
-    found = [
-        (stored["point"], stored["scores"][label])
+    found = [(at["point"], at["scores"][label]) for _, at in _begun(out, over) if label in at["scores"]]
+    return sorted(found, key=lambda each: [_rank(value) for value in each[0].values()])
+
+
+def _begun(out: Path, over: Mapping[str, Axis]) -> list[tuple[Path, dict[str, Any]]]:
+    """The directories of points of these axes, with their content of `sweep.json`."""
+    return [
+        (file.parent, stored)
         for file in out.rglob("sweep.json")
         if list((stored := _read(file))["point"]) == list(over)
         and file.parent == out / name_of(stored["point"])  # not of another sweep below this folder
-        and label in stored["scores"]
         and all(stored["point"][key] in axis for key, axis in over.items())
     ]
-    return sorted(found, key=lambda each: [_rank(value) for value in each[0].values()])
 
 
 def _read(file: Path) -> dict[str, Any]:

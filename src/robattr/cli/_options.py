@@ -1,0 +1,106 @@
+"""The program's class, and the options that several commands share: each has one name and one meaning everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_type(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_type(super().get_params(ctx))
+
+
+class App(typer.Typer):
+    """A Typer program whose help shows no `<bool>` beside a flag, which takes no value."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(cls=_Group, no_args_is_help=True, **settings)
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        """Run the program, which is called robattr also as `python -m robattr`."""
+        return super().__call__(*args, **{"prog_name": "robattr", **settings})
+
+    def command(self, name: str | None = None, **settings: Any) -> Any:
+        """Add a command."""
+        return super().command(name, cls=_Command, **settings)
+
+
+def _without_type(params: list[Any]) -> list[Any]:
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
+
+
+def choices(*known: str) -> Callable[[str], list[str]]:
+    """Shell completion from fixed words."""
+    return lambda incomplete: [word for word in known if word.startswith(incomplete)]
+
+
+def choices_with_commas(*known: str) -> Callable[[str], list[str]]:
+    """Shell completion of a list with commas."""
+
+    def complete(incomplete: str) -> list[str]:
+        begun, comma, last = incomplete.rpartition(",")
+        return [f"{begun}{comma}{word}" for word in known if word.startswith(last)]
+
+    return complete
+
+
+def known_recipes(incomplete: str) -> list[str]:
+    """Shell completion of recipes."""
+    from robattr import recipes
+
+    return [name for name in recipes.names() if name.startswith(incomplete)]
+
+
+def known_datasets(incomplete: str) -> list[str]:
+    """Shell completion of datasets."""
+    from robattr import data
+
+    return [name for name in data.names() if name.startswith(incomplete)]
+
+
+def known_runs(incomplete: str) -> list[str]:
+    """Shell completion of folders, and of models of the zoo."""
+    from robattr.models import zoo
+
+    typed = Path(incomplete)
+    parent, begun = (typed, "") if incomplete.endswith("/") or not incomplete else (typed.parent, typed.name)
+    below = [path for path in parent.glob("*") if path.is_dir() and path.name.startswith(begun)]
+    folders = [f"{path.as_posix()}/" for path in below if begun or not path.name.startswith(".")]
+    return sorted(folders) + [name for name in zoo.entries() if name.startswith(incomplete)]
+
+
+DEVICES = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps")
+MAPS = ("ig", "sg", "gi", "smoothgrad")
+
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", autocompletion=choices(*DEVICES))]
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Folder of the datasets (default: $ROBATTR_DATA, else the user's cache folder)."),
+]
+Protocol = Annotated[
+    str,
+    typer.Option(
+        help="paper, strict: the worst case over many more attacks, or exhaustive: all of them.",
+        autocompletion=choices("paper", "strict", "exhaustive"),
+    ),
+]
+Iterations = Annotated[
+    int | None, typer.Option(min=1, help="Iterations of the attribution attack (default: the protocol's).")
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Discard what an earlier command left in this place, and begin anew.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan, and do nothing else.")]

@@ -1,0 +1,102 @@
+"""The program as a whole: help, completion, the list of names, one meaning per flag."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from robattr import data, recipes
+from robattr.cli import app
+from robattr.cli._tables import show_table
+from robattr.models import zoo
+
+PROGRAM = typer.main.get_command(app)
+CONTINUED = ("train", "sweep", "evaluate", "audit", "harden", "demo", "reproduce")
+
+
+def commands():
+    """(name, command) of every command, also those of groups."""
+    for name, command in PROGRAM.commands.items():
+        below = getattr(command, "commands", None)
+        yield from below.items() if below else [(name, command)]
+
+
+COMMANDS = dict(commands())
+
+
+def options(command):
+    return {opt: param for param in command.params for opt in param.opts if opt.startswith("--")}
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_flags_show_no_type(name: str) -> None:
+    shown = CliRunner().invoke(
+        app, [*(["data"] if name in ("list", "fetch", "verify") else []), name or "--help", "--help"]
+    )
+    assert shown.exit_code == 0
+    assert "<bool>" not in shown.output
+
+
+@pytest.mark.parametrize("name", CONTINUED)
+def test_what_continues_can_begin_anew(name: str) -> None:
+    assert options(COMMANDS[name])["--fresh"].is_flag
+    assert "the same command continues" in " ".join((COMMANDS[name].help or "").split())
+    assert "--resume" not in options(COMMANDS[name])
+
+
+def test_a_flag_has_one_meaning() -> None:
+    """Equal names have equal texts, or are listed here: what differs is only the thing that the command is about."""
+    texts = defaultdict(set)
+    for command in COMMANDS.values():
+        for name, param in options(command).items():
+            texts[name].add(param.help)
+    about = {
+        "--out", "--examples", "--seed", "--eps", "--data", "--maps", "--set", "--objective", "--precision",
+        "--compile", "--batch", "--protocol", "--workers", "--name", "--trust-code", "--model",
+    }  # fmt: skip
+    assert {name for name, said in texts.items() if len(said) > 1} <= about
+    assert {"--steps", "--iterations", "--fresh", "--device", "--data-dir"} <= texts.keys() - about
+    assert [name for name, command in COMMANDS.items() if "--steps" in options(command)] == ["harden"]
+
+
+def complete(*words: str) -> list[str]:
+    line = ["robattr", *words]
+    env = {"_ROBATTR_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(line), "COMP_CWORD": str(len(line) - 1)}
+    return CliRunner().invoke(app, [], env=env, prog_name="robattr").output.split()
+
+
+def test_the_shell_completes_commands_flags_and_names(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mnist").mkdir()
+    assert complete("swe") == ["sweep"]
+    assert complete("train", "--fre") == ["--fresh"]
+    assert "mnist/ig-sum-norm" in complete("train", "mnist/ig")
+    assert complete("evaluate", "x", "--protocol", "s") == ["strict"]
+    assert complete("evaluate", "x", "--maps", "ig,s") == ["ig,sg", "ig,smoothgrad"]
+    assert complete("evaluate", "mni") == ["mnist/", *(name for name in zoo.entries() if name.startswith("mni"))]
+    assert complete("data", "fetch", "fashion-mi") == ["fashion-mini"]
+    assert complete("reproduce", "figure") == ["figure1", "figure2"]
+
+
+def test_everything_with_a_name_is_listed() -> None:
+    shown = CliRunner().invoke(app, ["--list"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0, shown.output
+    assert {*recipes.names(), *zoo.entries(), *data.names()} <= set(shown.output.split())
+
+
+def test_a_table_fits_its_terminal(capsys, monkeypatch) -> None:
+    rows = [("[red]first", "1,000", "a sentence of several words that may wrap"), ("second", "2", "short")]
+    for columns, wide in ((120, True), (24, False)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        show_table(("Name", "Number", "About"), rows, title="Title")
+        shown = capsys.readouterr().out
+        assert max(map(len, shown.splitlines())) <= columns
+        assert "…" not in shown
+        assert "[red]first" in shown
+        assert any("[red]first" in line and "1,000" in line for line in shown.splitlines()) == wide
+    monkeypatch.delenv("COLUMNS")
+    show_table(("Name",), [("long " * 60,)])
+    assert ("long " * 60).strip() in capsys.readouterr().out, "a pipe has no width"
