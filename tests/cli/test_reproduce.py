@@ -65,7 +65,7 @@ def test_an_evaluation_that_is_interrupted_says_how_to_go_on(tmp_path: Path, mon
     monkeypatch.setattr(execution, "evaluate_job", interrupted)
     done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--examples", "3", "--workers", "1"])
     assert done.exit_code == 130
-    assert "stopped during: evaluate fashion-mini/natural (3 examples); start the same command again" in done.output
+    assert "stopped during: evaluate fashion-mini/natural (3 examples); the same command continues" in done.output
 
 
 OWN = """
