@@ -14,7 +14,7 @@ from robattr.cli._tables import show_table
 from robattr.models import zoo
 
 PROGRAM = typer.main.get_command(app)
-CONTINUED = ("train", "sweep", "evaluate", "audit", "harden", "demo", "reproduce")
+CONTINUED = ("train", "sweep", "evaluate", "audit", "harden", "certify", "demo", "reproduce")
 
 
 def commands():

@@ -12,6 +12,7 @@ import typer
 
 from robattr._text import duration, interval, number, numbers
 from robattr.cli import audit as own_model
+from robattr.cli._options import Device, Fresh, known_runs
 from robattr.cli._tables import show_table
 
 if TYPE_CHECKING:
@@ -25,7 +26,12 @@ def register(app: typer.Typer) -> None:
 
 def certify(
     model: Annotated[
-        str, typer.Argument(help="A model of the zoo, a run directory, a .safetensors file, or package.module:factory.")
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A model of the zoo, a run directory, a .safetensors file, or package.module:factory.",
+            autocompletion=known_runs,
+        ),
     ],
     data: own_model.Data,
     maps: own_model.Maps = "ig",
@@ -57,14 +63,14 @@ def certify(
     channels: own_model.Channels = None,
     classes: own_model.Classes = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder for the records.")] = Path("certificates"),
-    fresh: Annotated[bool, typer.Option("--fresh", help="Discard earlier records in this place.")] = False,
+    fresh: Fresh = False,
     seed: own_model.Seed = 0,
-    device: own_model.Device = "auto",
+    device: Device = "auto",
     trust: own_model.Trust = False,
 ) -> None:
     """Prove how far smoothed explanations can be moved within an L2 radius: bounds that no attack can break.
 
-    It can be stopped at any time: the same command continues. Another --radius costs nothing.
+    It can be stopped at any moment: the same command continues. Another --radius costs nothing.
     """
     from robattr.auditing import certify as begin
     from robattr.auditing.as_dataset import as_dataset, draw
