@@ -5,7 +5,6 @@ from __future__ import annotations
 import runpy
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +49,3 @@ def test_the_timm_example_says_when_timm_is_missing(monkeypatch, capsys) -> None
         runpy.run_path(str(script), run_name="__main__")
     assert ended.value.code == 0
     assert "pip install timm" in capsys.readouterr().out
-
-
-@pytest.mark.skipif(
-    find_spec("timm") is None, reason="timm is not installed: pip install timm torchvision runs this test"
-)
-def test_a_timm_model_is_audited() -> None:
-    import timm
-    import torch
-
-    net = timm.create_model("resnet18", pretrained=False, num_classes=3)
-    x, y = torch.rand(6, 3, 32, 32), torch.arange(6) % 3
-    assert robattr.doctor(net, (x, y)).healthy
