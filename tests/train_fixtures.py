@@ -31,13 +31,15 @@ def tiny_data() -> Dataset:
     return from_tensors(x, y, validation=0.1, test=0.1, name="tiny")
 
 
-def tiny_net(*, norm: bool = False, bias: bool | None = None, dropout: float = 0.0) -> nn.Sequential:
+def tiny_net(
+    *, norm: bool = False, bias: bool | None = None, dropout: float = 0.0, relu: bool = False
+) -> nn.Sequential:
     torch.manual_seed(5)
     middle: list[nn.Module] = [nn.BatchNorm2d(4)] if norm else []
     return nn.Sequential(
         nn.Conv2d(1, 4, 3, bias=not norm if bias is None else bias),
         *middle,
-        nn.Softplus(),
+        nn.ReLU() if relu else nn.Softplus(),
         nn.Flatten(),
         nn.Dropout(dropout),
         nn.Linear(64, 3),

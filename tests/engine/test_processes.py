@@ -43,8 +43,9 @@ CASES: dict[str, tuple[TrainConfig, dict[str, bool]]] = {
 CASES |= {
     f"{method} fp64 batch-norm": (replace(BASE, method=method, precision="fp64"), {"norm": True})
     for method in get_args(Method)
-    if method not in PAPER
+    if method not in (*PAPER, "interval-bound")
 }
+CASES["interval-bound fp64"] = replace(BASE, method="interval-bound", precision="fp64"), {"relu": True}
 # A bias before batch norm. NATURAL is left out: the batch mean cancels that bias, so its gradient is rounding noise,
 # which Adam turns into full steps (docs/scaling.md). In the other objectives the frozen path gives it a real gradient.
 CASES |= {

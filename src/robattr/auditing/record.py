@@ -85,7 +85,7 @@ class Settings:
     @property
     def asked(self) -> list[str]:
         """The names of the protocols asked for."""
-        return list(protocols.PROTOCOLS) if self.protocol == "both" else [self.protocol]
+        return ["paper", "strict"] if self.protocol == "both" else [self.protocol]
 
     def protocols(self, data: Dataset, *, values: int) -> list[Protocol]:
         """The protocols asked for."""
