@@ -224,6 +224,19 @@ def test_an_objective_of_the_user_s_goes_to_another_process(module):
     assert pickle.loads(pickle.dumps(run)).objective() == run.objective() != run.at(6).objective()
 
 
+def test_a_function_trains_from_the_command_line_without_the_recipe_s_ramps(module):
+    ref = module(
+        "own_function",
+        "from robattr import Rho, cross_entropy\n"
+        "def make_rho():\n"
+        "    return lambda model, x, y: Rho(cross_entropy(model, x, y), 0 * cross_entropy(model, x, y), x)\n",
+    )
+    with pytest.raises(InvalidInput, match=r"--set weight_ramp= --set eps_ramp="):
+        resolve("fashion-mini/natural", config=None, words=[], objective=ref)
+    run = resolve("fashion-mini/natural", config=None, words=["eps_ramp=", "steps=3"], objective=ref)
+    assert (run.eps_ramp, run.steps, run.own.name) == ((), 3, "make-rho")
+
+
 def test_a_name_in_a_file_is_never_imported(module, tmp_path):
     ref = module("hostile", "raise SystemExit('imported')")
     (tmp_path / "run").mkdir()

@@ -243,7 +243,9 @@ def resolve(
     if objective is None:
         return settings.change_by_words(settings.change(base, file), words)
     file = {key: value for key, value in file.items() if key not in settings.OBJECTIVE}
-    run = settings.change(base, file).with_objective(named_objective(objective))
+    given = dict(map(settings.parse_word, words))
+    ramps = {key: given[key] for key in ("weight_ramp", "eps_ramp") if key in given}  # the objective may not take any
+    run = settings.change(base, {**file, **ramps}).with_objective(named_objective(objective))
     return settings.change_by_words(run, words)
 
 

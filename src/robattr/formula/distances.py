@@ -22,7 +22,7 @@ from robattr.formula.algebra import Measure
 from robattr.formula.attribution import IG, Attribution, recomputed
 from robattr.formula.change import Change, Compared, clean
 from robattr.formula.network import per_example
-from robattr.formula.sizes import pair
+from robattr.formula.sizes import is_map, pair
 
 BLOCK = 2**22
 """How many pairs of pixels `kendall` holds at once, over all examples."""
@@ -56,7 +56,7 @@ class Distance(Measure):
                 f"`{self} @ a` compares a(x') with a(x), and a path IG from x is 0 at x: use BaselineIG(IG(...)), or "
                 f"give the reference, as in {self} @ (IG(...), target(map))"
             )
-        if callable(maps) and not isinstance(maps, Measure):
+        if is_map(maps):
             maps = (maps, clean(maps))
         return Change.of(Compared(self, *pair(repr(self), maps)))
 

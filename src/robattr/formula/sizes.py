@@ -55,7 +55,7 @@ class Size(Measure):
     def __matmul__(self, attribution: Attribution | tuple[Attribution, Attribution]) -> Change:
         if isinstance(attribution, tuple):
             return Change.of(Compared(Difference(self), *pair(repr(self), attribution)))
-        if not callable(attribution) or isinstance(attribution, Measure):
+        if not is_map(attribution):
             raise InvalidInput(f"`{self} @ a` expects {PAIR}, got {brief(attribution)}")
         return Change.of(Measured(self, attribution))
 
@@ -70,9 +70,14 @@ class Difference:
         return self.size(a - b)
 
 
+def is_map(a: object) -> bool:
+    """Whether `a` may be an attribution; `IG` without brackets and a size are not."""
+    return callable(a) and not isinstance(a, Measure | type)
+
+
 def pair(name: str, given: object) -> tuple[Attribution, Attribution]:
-    """(attribution, reference), refused where either is not callable."""
-    if not (isinstance(given, tuple) and len(given) == 2 and all(callable(a) for a in given)):
+    """(attribution, reference), refused where either is something else."""
+    if not (isinstance(given, tuple) and len(given) == 2 and all(map(is_map, given))):
         raise InvalidInput(f"`{name} @ a` expects {PAIR}, got {brief(given)}")
     return given
 
