@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from results import intervals
+from results import certificates, intervals
 from results.acceptance import criteria
 from results.provenance import provenance
 from robattr.engine.files import write_atomically
@@ -55,7 +55,7 @@ FIGURES = {
 
 
 def page(runs: Sequence[RunResults], *, notes: str = "", bounds: str = "", folder: Path = PAGE.parent) -> str:
-    """The page as Markdown, with the section of interval `bounds`; links and figures are relative to `folder`."""
+    """The page as Markdown, with the sections of `bounds`; links and figures are relative to `folder`."""
     runs = sorted(runs, key=lambda run: _rank(run.dataset))
     groups = sorted(group_evaluations(runs), key=lambda g: (_rank(g.dataset), g.dataset))
     sections = (
@@ -178,7 +178,8 @@ def _rank(dataset: str) -> int:
 def rendered() -> str:
     """The page of the committed records."""
     notes = (RESULTS / "notes.md").read_text(encoding="utf-8")
-    return page(read_runs([RESULTS]), notes=notes, bounds=intervals.section(intervals.read()))
+    sections = certificates.section(certificates.read()), intervals.section(intervals.read())
+    return page(read_runs([RESULTS]), notes=notes, bounds="\n\n".join(filter(None, sections)))
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ from robattr.metrics import intervals
 
 Progress = Callable[[int, int], None]
 Make = Callable[[Sequence[int], Callable[[int], None]], list[Record]]
+ENOUGH = 0.5  # seconds to time
 PROBED = 16  # records whose map is computed again before they are continued
 
 
@@ -138,18 +139,16 @@ def attack_certificates(
 
 
 def seconds_per_copy(examples: Examples) -> float:
-    """Seconds for one noisy copy, from a few of them; where they are quick, of a second run."""
+    """Seconds for one noisy copy, from ten of them, or where these are quick from two hundred."""
     x, y, ids = examples.take([0])
-    few = replace(examples.smoothing, samples=max(10, min(len(examples.batches[0]) * 100, 100)))
-    seconds = float("inf")
     with arithmetic("fp32", examples.device.type):
-        for _ in range(2):
-            began = time.perf_counter()
+        for samples in (10, 200):
+            few, began = replace(examples.smoothing, samples=samples), time.perf_counter()
             tally(examples.model, examples.map, x, y, ids=ids, smoothing=few)
-            seconds = min(seconds, (time.perf_counter() - began) / few.copies)
-            if seconds * few.copies > 1:
+            seconds = time.perf_counter() - began
+            if seconds > ENOUGH:
                 break
-    return seconds
+    return seconds / few.copies
 
 
 def _recorded(

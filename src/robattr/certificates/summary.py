@@ -53,18 +53,20 @@ def per_example(records: Sequence[Mapping[str, Any]], bounds: Bounds, radii: Seq
 def challenged(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The result of a challenge: how often each certificate was broken by some attack, and the lowest estimates.
 
-    `worst` are means over the examples of the lowest estimate that any attack reached.
+    `per_example` has the lowest estimate that any attack reached (of `pixels`, the most), and `worst` their means.
     """
     kinds = sorted({kind for r in records for kind in r["attacks"]})
-
-    def lowest(r: Mapping[str, Any], key: str) -> float:
-        return min(float(r["attacks"][kind][key]) for kind in kinds)
-
+    of = {key: [[r["attacks"][kind][key] for kind in kinds] for r in records] for key in CERTIFICATES}
+    lowest = {key: [max(each) if key == "pixels" else min(each) for each in values] for key, values in of.items()}
     return {
         "kinds": kinds,
         "examples": len(records),
         "broken": {name: sum(name in r["broken"] for r in records) for name in CERTIFICATES},
-        "worst": {key: float(np.mean([lowest(r, key) for r in records])) for key in ("answer", "overlap", "cosine")},
+        "worst": {key: float(np.mean(values)) for key, values in lowest.items()},
+        "per_example": {
+            "id": [r["id"] for r in records],
+            **{key: np.round(v, 4).tolist() for key, v in lowest.items()},
+        },
     }
 
 
@@ -76,6 +78,10 @@ def in_units(radius: float, shape: Sequence[int], bounds: tuple[float, float]) -
         one, each = (f"{255 * r / width:.3g}" for r in (radius, evenly))
         return f"one value by {one} of 255 grey levels, or each of the {values:,} values by {each}"
     return f"one value by {radius:.3g}, or each of the {values:,} values by {evenly:.2g}, of a range of {width:g}"
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [round(value, 4) for value in values]
 
 
 def plain(estimate: Estimate) -> dict[str, float | None]:

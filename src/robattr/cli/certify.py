@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -88,7 +89,7 @@ def certify(
         wrapped, _ = wrap(net, preprocessing=own_model._preprocessing(mean, std, weights), device="cpu")
         show_intervals(measure_intervals(wrapped, x, y, number(interval_eps), bounds=given.bounds, seed=seed), model)
         return
-    radii = numbers(radius)
+    radii, leads = numbers(radius), os.environ.get("RANK", "0") == "0"  # of the processes that torchrun starts
     for map in parse_maps(maps, points=points or 100, bounds=given.bounds):
         with own_model.watching() as watch:
             found = begin(
@@ -101,8 +102,10 @@ def certify(
                     "command": shlex.join(["robattr", *sys.argv[1:]]),
                 },
             )  # fmt: skip
-        show(found.summary)
-    typer.echo(f"wrote {out}")
+        if leads:
+            show(found.summary)
+    if leads:
+        typer.echo(f"wrote {out}")
 
 
 def show_intervals(found: Mapping[str, list[float]], name: str) -> None:
