@@ -7,9 +7,11 @@ import hashlib
 import re
 from dataclasses import replace
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 from fake_runs import fake_results
 from results import leaderboard
@@ -18,6 +20,8 @@ from robattr.errors import InvalidInput
 from robattr.evaluation.protocol import paper, strict
 from robattr.reporting.run_results import RunResults, read_runs
 from robattr.reporting.training_log import TrainingSummary
+
+CHROMIUM = which("chromium") or which("chromium-browser")
 
 
 def entry(name: str, topk: float, *, dataset: str = "mnist", gain: float = 0.1, **summary: Any) -> RunResults:
@@ -119,3 +123,41 @@ def test_no_committed_record_is_on_the_board_yet(
     if not list((RESULTS / "board").glob("*.json")):
         assert main([]) == 1
         assert "nothing to render" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium runs this test")
+def test_the_page_sorts_and_filters_in_a_browser(tmp_path: Path) -> None:
+    runs = [entry("low", 0.3, alarms=["masked"]), entry("high", 0.7), entry("sign", 0.5, dataset="gtsrb")]
+    runs[1] = replace(runs[1], environment={"device": "cpu"})  # no GPU minutes: last in either order
+    page = tmp_path / "board.html"
+    page.write_text(html(entries(runs)), encoding="utf-8")
+    complaints: list[str] = []
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        tab = browser.new_page()
+        tab.on("console", lambda message: complaints.append(message.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.goto(page.as_uri())
+
+        def shown() -> list[str]:
+            return tab.locator("#board tbody tr:visible th").all_inner_texts()
+
+        assert shown() == ["high", "low", "sign"]
+        by_topk = tab.get_by_role("button", name="TopK Inter.")
+        by_topk.click()
+        assert shown() == ["high", "sign", "low"]
+        by_topk.click()
+        assert shown() == ["low", "sign", "high"]
+        assert tab.locator("th[aria-sort]").all_inner_texts() == ["TopK Inter."]
+        for _ in range(2):
+            tab.get_by_role("button", name="GPU minutes").click()
+            assert shown()[-1] == "high"
+        tab.get_by_label("hide flagged").check()
+        assert sorted(shown()) == ["high", "sign"]
+        tab.get_by_label("Dataset").select_option("gtsrb")
+        assert shown() == ["sign"]
+        assert tab.get_by_role("status").inner_text() == "1 of 3 models"
+        tab.get_by_label("Model", exact=True).fill("nothing")
+        assert shown() == []
+        browser.close()
+    assert complaints == []
