@@ -6,7 +6,7 @@ from math import prod
 
 from robattr.errors import InvalidInput
 
-LARGEST = 1e30  # beyond it float32 overflows: nothing here has such a size
+LARGEST = 3.4e38  # float32 overflows beyond it
 
 
 def number(text: str) -> float:

@@ -138,7 +138,7 @@ def test_a_seed_that_torch_cannot_take_is_refused():
         ("m=1e15", "m must be at most 10,000"),
         ("attack_steps=1e12", "attack_steps must be at most"),
         ("decay=1e308", "decay must be a number"),
-        ("lr=1e31", "lr must be a number"),
+        ("lr=1e39", "lr must be a number"),
     ],
 )
 def test_absurd_numbers_are_refused(word, says):

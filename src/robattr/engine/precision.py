@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from robattr.errors import InvalidInput, nearest
+from robattr.formula.answers import in_use as in_use
 
 Precision = Literal["fp32", "tf32", "bf16"]
 
@@ -54,13 +55,6 @@ def precision(name: str, device: str = "cuda") -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
         torch.backends.cudnn.allow_tf32 = convolutions
         torch.backends.mkldnn.enabled = onednn
-
-
-def in_use(device: torch.device) -> Precision:
-    """The precision of products on that device as the switches stand."""
-    if torch.is_autocast_enabled(device.type):
-        return "bf16"
-    return "tf32" if device.type == "cuda" and torch.backends.cudnn.allow_tf32 else "fp32"
 
 
 @contextmanager

@@ -21,11 +21,12 @@ from torch import Tensor, nn
 from robattr.engine.compiled import Backend, Compiled, train_mode_differs
 from robattr.engine.cuda_graph import Graphed
 from robattr.engine.precision import precision
+from robattr.formula.answers import check_call
 from robattr.formula.ascent import PGD, grad_and_value, last_iterate
 from robattr.formula.attribution import IG
 from robattr.formula.change import Change
-from robattr.formula.checks import check_batch, check_model
-from robattr.formula.neighbourhoods import Everywhere, L1Ball, LinfBall, LpBall, Rand, check_bounds
+from robattr.formula.checks import check_model
+from robattr.formula.neighbourhoods import Everywhere, L1Ball, LinfBall, LpBall, Rand
 from robattr.formula.network import Bound, bind, second_order
 from robattr.formula.objective import Joint, Rho, Robust
 
@@ -73,8 +74,8 @@ class Step:
         self, rho: Robust | Joint, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
     ) -> Rho:
         if not self._checked:  # once: a check waits for the device
-            check_batch(self.model, x, y)
-            check_bounds(x, rho.within.bounds)
+            differentiated = bool(rho.change.terms)
+            check_call(self.model, x, y, bounds=rho.within.bounds, loss=rho.loss, differentiated=differentiated)
             self._checked = True
         if start is None and rho.change.terms:
             start = rho.within.start(x, rand)

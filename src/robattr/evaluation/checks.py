@@ -1,25 +1,25 @@
 """The checks of a model on its examples: one list for `doctor`, `evaluate`, `audit` and `harden`.
 
+What they ask of the model's answers alone is in `robattr.formula.answers`, which the objectives ask, too.
 `examine` runs the list and reports every check, as `doctor` prints it; `require` raises the first failure. So the
 doctor and an evaluation of the same examples cannot disagree. `check` adds what an evaluation asks of its settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field
-from functools import cached_property
-from math import inf, prod, sqrt
-from typing import Literal, TypeAlias
+from collections.abc import Iterator, Sequence
+from math import prod
 
 import torch
 from torch import Tensor, nn
 
 from robattr.attacks.maps import AttributionMap
-from robattr.engine import in_use
-from robattr.errors import InvalidInput, RobattrError, UnsupportedModel
+from robattr.errors import InvalidInput, UnsupportedModel
 from robattr.evaluation.protocol import Protocol
+from robattr.formula.answers import ANSWERS, FEW, Checks, Finding, reason, returns_logits, run
+from robattr.formula.answers import Check as Check
+from robattr.formula.answers import ModelProbe as ModelProbe
+from robattr.formula.answers import forward as forward
 from robattr.formula.ascent import grad_and_value
 from robattr.formula.attribution import IG
 from robattr.formula.checks import check_batch, check_classes, check_model
@@ -28,60 +28,6 @@ from robattr.formula.network import bind, second_order
 from robattr.formula.quadrature import midpoint
 from robattr.formula.scalars import logit
 from robattr.formula.sizes import l1
-
-Level = Literal["ok", "warn", "fail"]
-
-BATCH = 256  # examples per forward pass
-FEW = 16  # examples for the slower checks
-UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8}  # 2^-p for p bits of the significand
-FLOAT64 = 2.0**-53
-
-
-@dataclass(frozen=True)
-class Check:
-    """The result of one check: ok, warn (it works, with a caveat) or fail (it would crash or give wrong numbers)."""
-
-    name: str
-    level: Level
-    finding: str
-    remedy: str = ""
-    error: RobattrError | None = field(default=None, repr=False, compare=False)
-
-
-@dataclass(frozen=True)
-class ModelProbe:
-    """A model and the examples that it is checked on; y is None for random inputs, which have no labels."""
-
-    model: nn.Module
-    x: Tensor
-    y: Tensor | None
-    bounds: tuple[float, float]
-
-    @cached_property
-    def logits(self) -> Tensor:
-        return torch.cat([forward(self.model, part) for part in self.x.split(BATCH)])
-
-    @property
-    def targets(self) -> Tensor:
-        """The labels where they are valid, else the predicted classes."""
-        if self.y is not None and int(self.y.min()) >= 0 and int(self.y.max()) < self.logits.shape[1]:
-            return self.y.long()
-        predicted: Tensor = self.logits.argmax(dim=1)
-        return predicted
-
-
-Finding: TypeAlias = tuple[Level, str, str]
-"""Level, finding and remedy of one check."""
-
-Checks: TypeAlias = dict[str, Callable[[ModelProbe], Finding | None]]
-"""Check functions by name; None where a check does not apply."""
-
-
-def forward(model: nn.Module, x: Tensor) -> Tensor:
-    """The outputs at a copy of x, in eval mode, without a graph."""
-    with second_order(model), torch.no_grad():
-        outputs: Tensor = model(x.clone())
-    return outputs
 
 
 def structure(p: ModelProbe) -> Finding:
@@ -94,64 +40,6 @@ def structure(p: ModelProbe) -> Finding:
             f"expected logits of shape ({len(p.x)}, {classes}), got {tuple(p.logits.shape)}: return one row per example"
         )
     return "ok", f"logits of {classes} classes", ""
-
-
-def input_unchanged(p: ModelProbe) -> Finding:
-    """Whether forward() leaves its input as it was: the attacks use it again."""
-    x = p.x[:1].clone()
-    with second_order(p.model), torch.no_grad():
-        p.model(x)
-    if torch.equal(x, p.x[:1]):
-        return "ok", "forward() does not modify its input", ""
-    return "fail", "the model overwrites its input", "clone the input in forward()"
-
-
-def finite(p: ModelProbe) -> Finding:
-    """Whether all logits are finite."""
-    if p.logits.isfinite().all():
-        return "ok", "all logits are finite", ""
-    return "fail", "expected finite logits, got NaN or infinite ones", "check the weights and the input range"
-
-
-def deterministic(p: ModelProbe) -> Finding:
-    """Whether a second call returns the same logits, but for the rounding of operations without a fixed order."""
-    again = forward(p.model, p.x[:BATCH])
-    if float((again - p.logits[:BATCH]).abs().max()) <= _tolerance(p):
-        return "ok", "two calls return the same logits", ""
-    said = "two calls in eval mode return different logits"
-    return "fail", said, "pass training=self.training to F.dropout; do not sample in eval mode"
-
-
-def independent_of_batch(p: ModelProbe) -> Finding:
-    """Whether an example's logits depend on the other examples of its batch.
-
-    Other batch sizes use other kernels, which round differently, and a deep network amplifies that. A difference up to
-    √u of the largest logit (half the digits of the precision in use, with unit roundoff u) is accepted at once. A
-    larger one is measured again in float64: rounding shrinks there by 2⁻⁵³/u, a real dependence does not shrink at
-    all. The geometric mean of the two separates them.
-    """
-    ok: Finding = "ok", "an example's logits do not depend on its batch", ""
-    gap = _batch_gap(p.model, p.x[:FEW])
-    if gap <= _tolerance(p) or _batch_gap_in_float64(p) <= sqrt(FLOAT64 / _unit_roundoff(p.x)) * gap:
-        return ok
-    said = f"an example's logits change by {gap:.2g} with the other examples in its batch"
-    return "fail", said, "normalise per example, or by running statistics"
-
-
-def returns_logits(p: ModelProbe) -> Finding:
-    """Whether the outputs are logits: cross-entropy of probabilities is wrong, and its gradient vanishes."""
-    z = p.logits
-    if bool((z >= 0).all()) and torch.allclose(z.sum(dim=1), torch.ones_like(z[:, 0]), atol=1e-3):
-        said = "expected logits, got probabilities (not negative, sum 1)"
-        return "fail", said, "drop the softmax of the last layer"
-    if torch.allclose(z.logsumexp(dim=1), torch.zeros_like(z[:, 0]), atol=1e-3):
-        said = "the outputs are log-probabilities: losses are right, but maps explain log p, not the logit"
-        return "warn", said, "drop the log-softmax of the last layer"
-    said = f"they range from {float(z.min()):.3g} to {float(z.max()):.3g}"
-    if float(z.min()) >= 0 and float(z.max()) <= 1:
-        remedy = "if the last layer is a sigmoid, drop it: losses and maps need logits"
-        return "warn", f"{said}, as the probabilities of a sigmoid do", remedy
-    return "ok", said, ""
 
 
 def data_range(p: ModelProbe) -> Finding | None:
@@ -200,7 +88,7 @@ def derivatives(p: ModelProbe) -> Finding:
         raise
     except Exception as cause:  # a layer of the user's may raise anything
         raise UnsupportedModel(
-            f"expected a model that can be differentiated twice, got one that cannot ({_reason(cause)}): replace the "
+            f"expected a model that can be differentiated twice, got one that cannot ({reason(cause)}): replace the "
             "layer without a second derivative (a custom autograd function, activation checkpointing)"
         ) from cause
     if not all(bool(t.isfinite().all()) for t in (first, second, *parameters)):
@@ -214,13 +102,7 @@ def derivatives(p: ModelProbe) -> Finding:
     return "ok", "first and second derivatives exist, in the input and in the weights", ""
 
 
-BASIC: Checks = {  # each needs those before it
-    "output": structure,
-    "input": input_unchanged,
-    "finite": finite,
-    "determinism": deterministic,
-    "independence": independent_of_batch,
-}
+BASIC: Checks = {"output": structure, **ANSWERS}  # each needs those before it
 FURTHER: Checks = {"logits": returns_logits, "range": data_range, "labels": labels}
 SECOND_ORDER: Checks = {"derivatives": derivatives}
 
@@ -231,7 +113,7 @@ def examine(p: ModelProbe, *, differentiated: bool = True) -> Iterator[Check]:
     Without `differentiated` no derivative is checked: the attack takes its gradients from another network.
     """
     for name, check in {**BASIC, **FURTHER, **(SECOND_ORDER if differentiated else {})}.items():
-        for found in _run(name, check, p):
+        for found in run(name, check, p):
             yield found
             if found.level == "fail" and name in BASIC:
                 return
@@ -285,27 +167,6 @@ def check_source(source: nn.Module, model: nn.Module, x: Tensor) -> None:
         raise InvalidInput(f"expected a source of the same {ours} classes, got one of {theirs}: choose another")
 
 
-def _run(name: str, check: Callable[[ModelProbe], Finding | None], p: ModelProbe) -> Iterator[Check]:
-    """The result of one check; what it raises is a failure, because a model of the user's may raise anything."""
-    try:
-        if (result := check(p)) is not None:
-            yield Check(name, *result)
-    except torch.OutOfMemoryError:
-        raise
-    except RobattrError as error:
-        said, colon, remedy = str(error).rpartition(": ")
-        yield Check(name, "fail", said if colon else remedy, remedy if colon else "", error)
-    except Exception as cause:
-        said = (
-            f"expected a model that takes examples of shape {tuple(p.x.shape[1:])} in {str(p.x.dtype)[6:]}, got one "
-            f"that fails on them ({_reason(cause)})"
-        )
-        remedy = "give them the size and channels it was made for, and do not change the precision in forward()"
-        refusal = UnsupportedModel(f"{said}: {remedy}")
-        refusal.__cause__ = cause
-        yield Check(name, "fail", said, remedy, refusal)
-
-
 def _second_derivatives(
     model: nn.Module, x: Tensor, y: Tensor, bounds: tuple[float, float]
 ) -> tuple[Tensor, list[Tensor]]:
@@ -321,30 +182,3 @@ def _second_derivatives(
             # backward() visits the whole graph; autograd.grad skips nodes that raise but lead to no parameter.
             change(net.with_parameters(copies), x, x1.requires_grad_(), y).sum().backward()
     return in_input, [q.grad for q in copies.values() if q.grad is not None]
-
-
-def _batch_gap(model: nn.Module, x: Tensor) -> float:
-    """The largest difference between the logits of the first example alone and in a batch."""
-    return float((forward(model, x)[:1] - forward(model, x[:1])).abs().max())
-
-
-def _batch_gap_in_float64(p: ModelProbe) -> float:
-    """The same in float64; infinite where the model cannot be copied or does not run in float64."""
-    try:
-        with torch.autocast(p.x.device.type, enabled=False):
-            return _batch_gap(deepcopy(p.model).double(), p.x[:FEW].double())
-    except Exception:  # a model of the user's may raise anything
-        return inf
-
-
-def _tolerance(p: ModelProbe) -> float:
-    return sqrt(_unit_roundoff(p.x)) * float(p.logits.abs().max())
-
-
-def _unit_roundoff(x: Tensor) -> float:
-    return FLOAT64 if x.dtype == torch.float64 else UNIT_ROUNDOFF[in_use(x.device)]
-
-
-def _reason(cause: Exception) -> str:
-    """The first line of what was raised."""
-    return (str(cause).strip() or type(cause).__name__).splitlines()[0]

@@ -9,9 +9,10 @@ from inspect import signature
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from robattr.errors import InvalidInput, UnsupportedModel, brief
-from robattr.formula.network import Bound, Model, second_order
+from robattr.formula.network import Bound, Model, no_gradient, second_order
 
 
 def check_model(model: Model) -> None:
@@ -50,6 +51,13 @@ def check_model(model: Model) -> None:
                 f"layer {name!r} is a batch norm without running statistics: what an example gets would depend on the "
                 "others and on how many nodes run together: set track_running_stats=True, or normalise per example"
             )
+    for name, p in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(p):
+            raise UnsupportedModel(
+                f"{name!r} of a lazy layer has no shape yet: call the model once on an example first"
+            )
+        buffer, remedy = not isinstance(p, nn.Parameter), "build the model outside torch.inference_mode()"
+        _check_stored(f"{name!r} of the model", p, remedy=remedy, buffer=buffer)
     for name, p in model.named_parameters():
         if not p.is_floating_point():
             raise UnsupportedModel(
@@ -76,6 +84,8 @@ def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor) -> int:
 
     Runs the model on one example, still and without a graph, to learn the shape of its output.
     """
+    if torch.is_inference_mode_enabled():
+        raise no_gradient()
     for name, z in (("x", x), *(("x'", z) for z in others)):
         _check_points(name, z)
         if z.shape != x.shape:
@@ -89,8 +99,9 @@ def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor) -> int:
         raise InvalidInput(f"expected labels of shape ({len(x)},), one per example, got {tuple(y.shape)}")
     if y.device != x.device:
         raise InvalidInput(f"expected x and y on one device, got {x.device} and {y.device}: use y.to(x.device)")
+    _check_stored("y", y, remedy="use y.clone()")
     with torch.no_grad(), second_order(model), alike(model, x):
-        logits = model(x[:1])
+        logits = model(x[:1].clone())  # a model that overwrites its input is refused later, with x as it was
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 1:
         got = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         raise UnsupportedModel(
@@ -146,10 +157,23 @@ def _check_alike(names: str, a: Tensor, b: Tensor) -> None:
         )
 
 
+def _check_stored(name: str, z: Tensor, *, remedy: str, buffer: bool = False) -> None:
+    """Refuse tensors without dense values that autograd can save."""
+    if z.is_meta:
+        raise InvalidInput(
+            f"expected {name} to have values, got a tensor on the meta device: use .to_empty() and fill it"
+        )
+    if (z.layout != torch.strided or z.is_nested) and not buffer:  # a graph network's adjacency may be sparse
+        raise InvalidInput(f"expected {name} to be a dense tensor, got {z.layout}: use .to_dense()")
+    if z.is_inference():
+        raise InvalidInput(f"{name} was made in inference mode, where autograd cannot save it: {remedy}")
+
+
 def _check_points(name: str, z: Tensor) -> None:
     if not isinstance(z, Tensor) or not z.is_floating_point():
         got = f"a tensor of {z.dtype}" if isinstance(z, Tensor) else type(z).__name__
         raise InvalidInput(f"expected {name} to be a floating-point tensor, got {got}: use {name}.float()")
+    _check_stored(name, z, remedy=f"use {name}.clone()")
     if z.dim() < 2 or len(z) == 0:
         raise InvalidInput(
             f"expected {name} of shape (B, ...) with at least one example, got {tuple(z.shape)}: add a batch dimension"

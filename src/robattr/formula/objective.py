@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from robattr.errors import InvalidInput, brief
+from robattr.formula.answers import check_call
 from robattr.formula.ascent import PGD, Ascent, maximise
 from robattr.formula.change import Change
-from robattr.formula.checks import check_batch, check_model, check_part
-from robattr.formula.neighbourhoods import Bounds, Everywhere, Neighbourhood, Rand, check_bounds
+from robattr.formula.checks import check_part
+from robattr.formula.neighbourhoods import Bounds, Everywhere, Neighbourhood, Rand
 from robattr.formula.network import Bound, Model, bind, per_example, second_order
 from robattr.formula.scalars import Scalar, cross_entropy
 
@@ -84,9 +85,8 @@ class Robust:
         self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
     ) -> Rho:
         """ρ at a batch. `start` replaces the random start of the adversary, `rand` its random numbers."""
-        check_model(model)
-        check_batch(model, x, y, *(() if start is None else (start,)))
-        check_bounds(x, self.within.bounds)
+        starts, climbs = () if start is None else (start,), bool(self.change.terms)
+        check_call(model, x, y, *starts, bounds=self.within.bounds, loss=self.loss, differentiated=climbs)
         return self.unchecked(model, x, y, start=start, rand=rand)
 
     def unchecked(
@@ -195,9 +195,8 @@ class Joint:
         self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
     ) -> Rho:
         """ρ at a batch. `start` (n, B, ...) replaces the random starts, `rand` the random numbers."""
-        check_model(model)
-        check_batch(model, x, y, *(() if start is None else start))
-        check_bounds(x, self.within.bounds)
+        starts = () if start is None else start
+        check_call(model, x, y, *starts, bounds=self.within.bounds, loss=self.loss, differentiated=True)
         return self.unchecked(model, x, y, start=start, rand=rand)
 
     def unchecked(
