@@ -6,11 +6,9 @@ import json
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +24,11 @@ from robattr.certificates.record import Record, tally_of
 from robattr.certificates.smoothing import Smoothing, tally
 from robattr.certificates.summary import at_radius, challenged, per_example, plain
 from robattr.engine import precision as arithmetic
-from robattr.engine.files import locked, write_atomically
+from robattr.engine.files import write_atomically
 from robattr.errors import InvalidInput
 from robattr.evaluation.records import append, begin, merge, read
 from robattr.evaluation.resume_checks import check_same_map, check_same_predictions
-from robattr.evaluation.run import OutputDir
+from robattr.evaluation.run import OutputDir, held
 from robattr.metrics import intervals
 
 Progress = Callable[[int, int], None]
@@ -172,11 +170,7 @@ def _recorded(
             return records, summary(records)
         path = Path(out.folder) / f"{name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(path.parent, f".{name}.lock") if out.rank == 0 else nullcontext():
-            if out.fresh and out.rank == 0:
-                for stale in path.parent.glob(f"{escape(name)}.*"):
-                    stale.unlink()
-            _barrier(out)
+        with held(path, out) as lock:
             done = begin(path, settings)
             _check_same(examples, path, done)
             _barrier(out)  # all have counted before one writes
@@ -193,6 +187,7 @@ def _recorded(
                 wanted = [r for r in read(path) if r["id"] in set(examples.ids)]
                 text = json.dumps(summary(wanted), indent=1, allow_nan=False)
                 write_atomically(path.with_suffix(".json"), f"{text}\n".encode())
+            lock.check()
     _barrier(out)
     records = [r for r in read(path) if r["id"] in set(examples.ids)]
     return records, json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))

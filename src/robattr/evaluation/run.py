@@ -107,7 +107,7 @@ def evaluate(
             return Evaluation(records, job.summary(records, metadata, began))
         path = Path(out.folder) / f"{protocol.name}-{map.name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _held(path, out) as lock:
+        with held(path, out) as lock:
             records, earlier = job.recorded(path, out, progress)
             if out.rank == 0 and not (earlier == len(records) and job.finished(path)):
                 job.write_gallery(path, records)
@@ -279,7 +279,7 @@ def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 
 @contextmanager
-def _held(path: Path, out: OutputDir) -> Iterator[Lock]:
+def held(path: Path, out: OutputDir) -> Iterator[Lock]:
     """Hold the lock of the records at `path`, on every process; with `fresh`, delete what is there.
 
     The first process must find no other holder, not even a process that outlived its own first one. Then all share it.
@@ -287,16 +287,16 @@ def _held(path: Path, out: OutputDir) -> Iterator[Lock]:
     name = f".{path.stem}.lock"
     with ExitStack() as stack:
         if out.rank == 0:
-            held = stack.enter_context(locked(path.parent, name))
+            lock = stack.enter_context(locked(path.parent, name))
             if out.fresh:
                 discard(path)
             if out.world > 1:
-                held.share()
+                lock.share()
         _barrier(out)
         if out.rank != 0:
-            held = stack.enter_context(locked(path.parent, name, shared=True))
+            lock = stack.enter_context(locked(path.parent, name, shared=True))
         _barrier(out)
-        yield held
+        yield lock
 
 
 def _barrier(out: OutputDir) -> None:
