@@ -11,7 +11,7 @@ import torch
 
 from robattr import load_model
 from robattr.errors import CheckpointError
-from robattr.evaluation.run import digest_of_weights
+from robattr.evaluation.resume_checks import digest_of_weights
 from robattr.models import (
     gtsrb_resnet,
     save_model,

@@ -27,7 +27,8 @@ from robattr.evaluation import protocol as protocols
 from robattr.evaluation.checks import ModelProbe, require
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import discard_all
-from robattr.evaluation.run import OutputDir, digest_of_weights, evaluate
+from robattr.evaluation.resume_checks import digest_of_weights
+from robattr.evaluation.run import OutputDir, evaluate
 from robattr.formula.quadrature import MOST_NODES
 from robattr.reporting.run_results import RunResults, read_run
 from robattr.training.run_directory import RunDirectory, environment, read_config

@@ -19,7 +19,7 @@ from robattr.engine import in_use
 from robattr.engine.batch_size import rows_that_fit
 from robattr.errors import InvalidInput
 from robattr.evaluation.checks import ModelProbe, require
-from robattr.evaluation.run import digest_of_weights
+from robattr.evaluation.resume_checks import digest_of_weights
 
 
 @dataclass(frozen=True)

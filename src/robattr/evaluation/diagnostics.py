@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,9 @@ from robattr.formula.ascent import Best, RandomSearch
 from robattr.formula.neighbourhoods import LinfBall
 from robattr.formula.network import bind, gradient, second_order
 from robattr.formula.scalars import cross_entropy, logit, margin
+from robattr.metrics import cosine
 from robattr.metrics.faithfulness import completeness_gap as gap
+from robattr.models.smooth import smooth
 
 CURVE = 20  # points of the curve over iterations
 RADII = (0.5, 1.0, 2.0, 4.0, 8.0)  # of the curve over ε, in units of the protocol's ε
@@ -128,24 +129,10 @@ def accuracies(attack: PGDAttack, x: Tensor, y: Tensor, *, ids: Sequence[int]) -
         return {name: float((attack.model(z).argmax(dim=1) == y).double().mean()) for name, z in points.items()}
 
 
-def alarms(summary: dict[str, Any]) -> list[str]:
-    """Warnings that a reader needs before trusting the scores, one sentence each."""
-    found, under = summary["diagnostics"], summary["diagnostics"]["accuracy_under"]
-    score, control = (summary["columns"][name]["value"] for name in ("kendall", "noise_kendall"))
-    said = []
-    if (share := found["vanishing_loss"]) > 0.1:
-        said.append(f"the loss gradient is exactly zero on {share:.0%} of the examples: do not trust Adv Acc")
-    if (share := found["vanishing_map"]) > 0.1:
-        said.append(f"the attribution attack had no direction on {share:.0%} of the examples: do not trust its scores")
-    if score is not None and control is not None and control < score - SATURATED:
-        said.append(f"random noise of the same ε scores lower ({control:.3f}) than the attack ({score:.3f})")
-    for name, words in (("margin", "PGD on the margin"), ("search", "a search without gradients")):
-        if under["pgd"] - under[name] > 0.15:
-            said.append(f"{words} leaves {under[name]:.0%} correct where the protocol's PGD leaves {under['pgd']:.0%}")
-    if under["unbounded"] > 0.2:
-        said.append(f"PGD over the whole pixel range leaves {under['unbounded']:.0%} correct: gradients are masked")
-    if (fall := found["still_falling"]) > SATURATED:
-        said.append(f"the attack had not converged: its last tenth of iterations lowered Kendall by {fall:.3f}")
-    if summary["excluded"]:
-        said.append(f"{summary['excluded']} correct examples have constant or non-finite maps, and no score")
-    return said
+def twin_cosine(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor, *, beta: float) -> Tensor:
+    """(B,) the cosine of the maps of the network and of its relative twin: an attack on a twin far away misses."""
+    with second_order(model), torch.no_grad():
+        nets = bind(model).detach(), bind(smooth(model, beta, relative=True)).detach()
+        size = rows_that_fit(model, x, passes=map.nodes)
+        parts = [[map(net, a, b) for a, b in zip(x.split(size), y.split(size), strict=True)] for net in nets]
+        return cosine(*(torch.cat(part) for part in parts))

@@ -5,6 +5,7 @@ Equal weights and names are not enough: the model's code or the files of a folde
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from math import isnan
 from pathlib import Path
@@ -54,6 +55,20 @@ def _mass_centre(map: Tensor) -> Tensor:
         position = torch.linspace(0, 1, along.shape[1], dtype=along.dtype, device=along.device)
         found.append((along * position).sum(dim=1) / along.sum(dim=1))
     return torch.stack(found, dim=1).mul(1e4).round() / 1e4
+
+
+def digest_of_weights(model: nn.Module) -> str:
+    """A short digest of a model's weights and buffers, without extra state that is not a tensor."""
+    return digest_of_tensors({name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)})
+
+
+def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """The same digest, of a state dict or of a weights file."""
+    weights = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        weights.update(name.encode())
+        weights.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return weights.hexdigest()[:16]
 
 
 def check_same_predictions(path: Path, records: Rows, model: nn.Module, examples: Examples) -> None:

@@ -6,7 +6,6 @@ resumed any number of times, writes the same records.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import time
@@ -15,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,13 @@ from robattr.engine.files import Lock, locked, write_atomically
 from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
 from robattr.evaluation.checks import check, check_kinds, check_source
-from robattr.evaluation.diagnostics import accuracies, alarms, score_against_eps
+from robattr.evaluation.diagnostics import accuracies, score_against_eps, twin_cosine
 from robattr.evaluation.evaluate_batch import Record, evaluate_batch
 from robattr.evaluation.faithfulness import COMPARED, input_dependence
+from robattr.evaluation.flags import alarms, flags
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import append, begin, discard, merge, read
-from robattr.evaluation.resume_checks import check_same_map, check_same_predictions
+from robattr.evaluation.resume_checks import check_same_map, check_same_predictions, digest_of_weights
 from robattr.evaluation.suite import attribution_attacks, prediction_attacks
 from robattr.evaluation.summary import check as check_summary
 from robattr.evaluation.summary import estimate, sealed, summarise
@@ -241,7 +242,10 @@ class _Job:
             x, y, ids = self.examples_of(scored[:PROBED])
             attack = self.attacks(batch=PROBED if self.compiled else None)[0]
             made["curves"]["score_vs_eps"] = score_against_eps(attack, x, y, ids=ids)
-        made["alarms"] = alarms(made)
+            if betas := [beta for a in self.protocol.attacks for beta in a.betas if beta < inf]:
+                near = twin_cosine(self.map.guide or self.map, self.model, x, y, beta=max(betas))
+                made["diagnostics"]["twin_cosine"] = float(near.median())
+        made |= {"flags": flags(made), "alarms": alarms(made)}
         cuda = self.device.type == "cuda"
         return {
             **made,
@@ -262,20 +266,6 @@ class _Job:
             x, y, _ = self.examples_of(shown)
             found = gallery.frames(self.attacks(), x, y, shown, protocol=self.protocol)
             write_atomically(gallery.path_for(path), found.file)
-
-
-def digest_of_weights(model: nn.Module) -> str:
-    """A short digest of a model's weights and buffers, without extra state that is not a tensor."""
-    return digest_of_tensors({name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)})
-
-
-def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """The same digest, of a state dict or of a weights file."""
-    weights = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        weights.update(name.encode())
-        weights.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return weights.hexdigest()[:16]
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from math import inf, nan
+from math import nan
 from typing import Any
 
 import torch
@@ -120,6 +120,7 @@ class WorstCase:
     each      {attack: {measure: (B,)}}, NaN where it did not run or kept no prediction
     passes    of the network, for the attacks on attributions and on predictions
     converged whether the last attacks on the example gained nothing more; None under `paper`
+    falling   what they gained: the fall of the scores on the last twins, or in the last round
     """
 
     worst: dict[str, Tensor]
@@ -132,6 +133,7 @@ class WorstCase:
     each: dict[str, dict[str, Tensor]]
     passes: Tensor
     converged: Tensor | None
+    falling: Tensor
     vanished: Tensor
     flips: Tensor
     curves: dict[str, Tensor]
@@ -141,7 +143,8 @@ class WorstCase:
         if self.converged is None:
             return {}
         each = {name: [_rounded(values[s][b]) for s in COMPARED] for name, values in self.each.items()}
-        return {"attacks": each, "passes": int(self.passes[b]), "converged": bool(self.converged[b])}
+        cost, done, fell = int(self.passes[b]), bool(self.converged[b]), round(float(self.falling[b]), 4)
+        return {"attacks": each, "passes": cost, "converged": done, "falling": fell}
 
     def diagnostics(self, b: int) -> dict[str, Any]:
         return {
@@ -166,12 +169,11 @@ def worst_case(
     predictions = prediction_attacks(p, paper.source or paper.model)
     spent = _cost(paper, short) + sum(attack.cost for attack in predictions)
     limit = p.budget * (_cost(paper, short) + predictions[0].cost + _cost(control, short))
-    active = torch.ones_like(short)
-    settled = torch.zeros_like(short)
+    active, settled, falling = torch.ones_like(short), torch.zeros_like(short), torch.zeros_like(base.score)
     noise = control(x, y, ids=ids, clean=clean) if not p.strict else None
     planned = list(zip(schedule(p, images=images), range(1, len(attacks)), strict=True))
     for number, group in groupby(planned, key=lambda entry: entry[0].round):
-        before, rising, missed = state.compared(), torch.zeros_like(short), torch.zeros_like(short)
+        before, fell, missed = state.compared(), torch.zeros_like(falling), torch.zeros_like(short)
         for attack, at in group:
             cost = _cost(attacks[at], short)
             runs = active & (spent + cost <= limit)
@@ -184,10 +186,12 @@ def worst_case(
             names = [ids[b] for b in chosen.tolist()]
             found = attacks[at](x[chosen], y[chosen], ids=names, clean=clean[chosen])
             state.add(attack.name, at, found, chosen)
-            rising[chosen] |= _still_falling(attacks[at], found) > p.tolerance
+            fell[chosen] = torch.maximum(fell[chosen], _still_falling(attacks[at], found))
             if attack.kind == "random" and noise is None:
                 noise = found
-        gained = rising if number == 0 else state.gain(before) > p.tolerance
+        fell = fell if number == 0 else state.gain(before)
+        falling = torch.where(active & ~missed, fell, falling)
+        gained = fell > p.tolerance
         settled |= active & ~gained & ~missed
         active &= gained | missed
     if noise is None:
@@ -197,6 +201,7 @@ def worst_case(
         noise={name: noise.worst[name].masked_fill(~noise.kept, nan) for name in control.measures},
         passes=spent,
         converged=settled if p.strict else None,
+        falling=falling,
         vanished=base.vanished,
         flips=base.flips,
     )
@@ -252,10 +257,10 @@ def _cost(attack: IFIA, short: Tensor) -> Tensor:
 
 
 def _still_falling(attack: IFIA, found: AttackResult) -> Tensor:
-    """(B,) how much the score that the attack aims at fell on its last twin; below any tolerance for the others."""
+    """(B,) how much the score that the attack aims at fell on its last twin; 0 for attacks on one twin."""
     stages = len(attack.betas)
     if stages < 2 or attack.aim not in COMPARED:
-        return torch.full_like(found.score, -inf)
+        return torch.zeros_like(found.score)
     fell = found.history[attack.aim]
     return fell[:, -1 - attack.scored // stages] - fell[:, -1]
 

@@ -13,6 +13,7 @@ from typing import Any
 from robattr._form import check_form, parse_json
 from robattr.errors import CheckpointError
 from robattr.evaluation import faithfulness
+from robattr.evaluation.ablation import advantage
 from robattr.evaluation.diagnostics import curve_points
 from robattr.evaluation.evaluate_batch import SCORES
 from robattr.evaluation.protocol import Protocol
@@ -85,8 +86,22 @@ def summarise(records: Rows, protocol: Protocol) -> dict[str, Any]:
             "vanishing_map": _share(d["vanishing_map"] for d in about),
             "label_flips": _share(d["flips"] for d in about),
             "still_falling": _still_falling(points, curves["kendall"]),
+            **(_of_strict(scored) if protocol.strict else {}),
         },
         "curves": {"score_vs_iterations": {"iterations": points, **curves}},
+    }
+
+
+def _of_strict(scored: Rows) -> dict[str, Any]:
+    """Convergence, cost and the attacks without gradients, of the strict protocol."""
+    if not scored:
+        return {}
+    return {
+        "still_falling": _share(r["falling"] for r in scored),
+        "converged": _share(r["converged"] for r in scored),
+        "passes": _share(r["passes"] for r in scored),
+        "noise_advantage": advantage(scored, "random"),
+        "search_advantage": advantage(scored, "score"),
     }
 
 

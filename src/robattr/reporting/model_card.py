@@ -14,7 +14,7 @@ from typing import Any
 from robattr import data
 from robattr._text import printable
 from robattr.errors import CheckpointError
-from robattr.evaluation.run import digest_of_tensors
+from robattr.evaluation.resume_checks import digest_of_tensors
 from robattr.metrics.columns import COLUMNS, FURTHER
 from robattr.models.weights_file import read_tensors
 from robattr.reporting.export import portable

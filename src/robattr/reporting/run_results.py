@@ -11,6 +11,8 @@ from typing import Any
 from robattr import data
 from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
+from robattr.evaluation.diagnostics import SATURATED
+from robattr.evaluation.flags import TRANSFER
 from robattr.evaluation.records import read as read_records
 from robattr.evaluation.records import read_settings
 from robattr.evaluation.summary import check as check_summary
@@ -106,6 +108,14 @@ class RunResults:
     @property
     def method(self) -> str:
         return method_of(self.config, self.path.name)
+
+    def flags(self, evaluation: EvaluationResults) -> tuple[str, ...]:
+        """The flags of one of its evaluations; also that a transfer attack on the same examples was stronger."""
+        name = f"{evaluation.summary.get('protocol')}@transfer"
+        others = [e for e in self.evaluations if e.summary.get("protocol") == name]
+        same = [e for e in others if e.summary.get("map") == evaluation.summary.get("map")]
+        stronger = [TRANSFER] if any(_lower(e, evaluation) for e in same) else []
+        return (*map(str, evaluation.summary.get("flags") or ()), *stronger)
 
     @property
     def regularised(self) -> bool:
@@ -310,6 +320,16 @@ def _read_record(file: Path) -> RunResults:
         training=TrainingSummary(**record["training"]),
         evaluations=(EvaluationResults(record["summary"], examples, _gallery(file), file, record["weights"]),),
     )
+
+
+def _lower(one: EvaluationResults, other: EvaluationResults) -> bool:
+    """Whether one evaluation has a lower mean score than the other, on the examples of both, by more than 0.01."""
+    for name in ("topk", "kendall"):
+        a, b = ({r["id"]: float(r[name]) for r in e.records if r.get(name) is not None} for e in (one, other))
+        both = a.keys() & b.keys()
+        if both and sum(b[i] - a[i] for i in both) / len(both) > SATURATED:
+            return True
+    return False
 
 
 def _gallery(summary: Path) -> Path | None:

@@ -49,7 +49,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One evaluation of one run. `label` is the approach, and the number of examples where the group's rows differ."""
+    """One evaluation of one run. `label` is the approach, the number of examples where they differ, and the flags."""
 
     dataset: str
     protocol: str
@@ -58,6 +58,7 @@ class Row:
     label: str
     examples: int
     cells: tuple[Cell, ...]
+    flags: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -122,7 +123,9 @@ def rows_of(group: Group, columns: Sequence[Column] = COLUMNS) -> list[Row]:
             for c, highest in zip(cells, best, strict=True)
         )
         label = run.name if same_count else f"{run.name}, {e.examples:,} examples"
-        rows.append(Row(group.dataset, group.protocol, group.map_name, run.name, label, e.examples, tuple(full)))
+        flags = run.flags(e)
+        label = f"{label} (flagged: {', '.join(flags)})" if flags else label
+        rows.append(Row(group.dataset, group.protocol, group.map_name, run.name, label, e.examples, tuple(full), flags))
     return rows
 
 
@@ -197,11 +200,13 @@ def csv(made: Table) -> str:
     out = io.StringIO()
     writer = _csv.writer(out, lineterminator="\n")
     parts = ("", "_low", "_high", "_paper")
-    about = ("dataset", "protocol", "map", "approach", "examples")
+    about = ("dataset", "protocol", "map", "approach", "examples", "flags")
     writer.writerow([*about, *(c.key + part for c in made.columns for part in parts)])
     for row in made.rows:
         values = ["" if v is None else repr(v) for c in row.cells for v in (c.value, c.low, c.high, c.paper)]
-        writer.writerow([row.dataset, row.protocol, row.map_name, row.approach, row.examples, *values])
+        writer.writerow(
+            [row.dataset, row.protocol, row.map_name, row.approach, row.examples, "; ".join(row.flags), *values]
+        )
     return out.getvalue()
 
 

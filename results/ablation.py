@@ -1,0 +1,57 @@
+"""What each attack of the strict protocol adds, as Markdown: `python -m results.ablation PATH…`.
+
+A path is a run directory, a record, a folder of records, or the records of an evaluation (.jsonl). Under `exhaustive`
+every attack ran on every example; under `strict` the later ones ran where the earlier ones had not converged.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from robattr.evaluation.ablation import contributions
+from robattr.evaluation.records import read
+from robattr.reporting.run_results import read_runs
+from robattr.reporting.tables import escape_markdown, grid
+
+NOTE = """\
+*alone* is the mean score under that attack, *adds* how much higher the worst case over all examples would be without it
+(top-k in points), *wins* the examples whose worst case it alone reaches (top-k, Kendall). An attack that adds nothing
+on any dataset leaves the schedule."""
+
+
+def section(title: str, records: Sequence[Mapping[str, Any]]) -> str:
+    """The table of one evaluation."""
+    rows = []
+    for c in contributions(records):
+        alone = ("–" if v is None else f"{100 * v:.2f}%" if at == 0 else f"{v:.4f}" for at, v in enumerate(c.alone))
+        adds = f"{100 * c.adds[0]:.2f}", f"{c.adds[1]:.4f}"
+        rows.append([c.attack, str(c.ran), *alone, *adds, f"{c.wins[0]}, {c.wins[1]}"])
+    headings = ("Attack", "Examples", "TopK alone", "Rank alone", "TopK adds", "Rank adds", "Wins")
+    return f"### {escape_markdown(title)}\n\n{grid(headings, rows)}"
+
+
+def sections(paths: Sequence[Path]) -> Iterator[str]:
+    """A section for every evaluation that has recorded its attacks."""
+    for path in (p for p in paths if p.suffix == ".jsonl"):
+        yield section(f"{path.parent.parent.name}, {path.stem}", read(path))
+    if others := [p for p in paths if p.suffix != ".jsonl"]:
+        for run in read_runs(others):
+            for e in run.evaluations:
+                if any(r.get("attacks") for r in e.records):
+                    yield section(f"{run.dataset}, {run.name}, {e.protocol}, {e.summary.get('map')} maps", e.records)
+
+
+def main(words: Sequence[str]) -> int:
+    found = list(sections([Path(word) for word in words]))
+    if not found:
+        print(f"{__doc__}\nexpected evaluations by strict or exhaustive, got none")
+        return 1
+    print("\n\n".join([*found, NOTE]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

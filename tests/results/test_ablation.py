@@ -1,0 +1,44 @@
+"""The rendered ablation and strength."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from results.ablation import main, section
+from results.strength import main as strength_main
+from results.strength import render
+
+RECORDS = [{"id": i, "attacks": {"paper": [0.6, 0.7], "rank 10-30": [0.5, 0.4]}} for i in range(2)]
+
+
+def test_the_table_says_what_each_attack_adds() -> None:
+    text = section("toy, mine", RECORDS)
+    assert "| rank 10-30 | 2 | 50.00% | 0.4000 | 10.00 | 0.3000 | 2, 2 |" in text
+    assert "| paper | 2 | 60.00% | 0.7000 | 0.00 | 0.0000 | 0, 0 |" in text
+
+
+def test_records_of_an_evaluation_are_read(tmp_path: Path, capsys) -> None:
+    file = tmp_path / "run" / "records" / "strict-ig.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text("".join(json.dumps(r) + "\n" for r in RECORDS), encoding="utf-8")
+    assert main([str(file)]) == 0
+    assert "### run, strict-ig" in capsys.readouterr().out
+    assert main([]) == 1
+
+
+def test_what_beats_the_protocol_is_bold(tmp_path: Path, capsys) -> None:
+    row = {"dataset": "toy", "run": "a_b", "examples": 3, "topk": 0.5, "kendall": 0.4}
+    gains = {"adapted": {"topk": 0.0, "kendall": 0.02}, "10x": {"topk": 0.004, "kendall": 0.001}}
+    rows = [{**row, "outside": gains}, {**row, "outside": {}}]
+    text = render(rows)
+    assert "| toy | a\\_b | 3 | 50.00% | 0.4000 | **0.00 / 0.0200** | 0.40 / 0.0010 |" in text
+    assert text.endswith("| – | – |")
+    file = tmp_path / "strength.json"
+    file.write_text(json.dumps(rows), encoding="utf-8")
+    assert strength_main(["--render", str(file)]) == 0
+    assert capsys.readouterr().out.strip() == text
+    with pytest.raises(SystemExit):
+        strength_main([])
