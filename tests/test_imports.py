@@ -18,8 +18,8 @@ ORDER = (
     "evaluation", "runs", "certificates", "reporting", "auditing", "integrations", "reproduce", "cli", "robattr",
 )  # fmt: skip
 SAME_ROOM = {
-    "_form": "errors", "_text": "errors", "_extras": "errors", "_version": "errors", "__init__": "robattr",
-    "__main__": "robattr",
+    "_form": "errors", "_progress": "errors", "_text": "errors", "_extras": "errors", "_version": "errors",
+    "__init__": "robattr", "__main__": "robattr",
 }  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -217,17 +217,11 @@ def test_files_of_one_name_in_two_folders_keep_their_records_apart(runs, tmp_pat
         assert command._records(outside) == Path("runs/net/records")
 
 
-@pytest.mark.parametrize(("done", "says"), [(0, "nothing of paper ig is recorded yet"), (8, "are recorded: the same")])
-def test_an_interrupt_says_whether_anything_is_recorded(done: int, says: str, capsys) -> None:
-    def interrupted() -> None:
-        with command._progress("paper ig", shown=False) as progress:
-            if done:
-                progress(done, 16)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert says in capsys.readouterr().err
+def test_an_evaluation_says_what_it_continues(runs, tmp_path: Path) -> None:
+    words = ("evaluate", runs[0], "--maps", "sg", "--device", "cpu", "--out", tmp_path, "--examples")
+    assert "6 of 6 examples, in" in invoke(*words, 6).stderr
+    assert "paper sg: continuing after 6 of 9 examples (--fresh begins anew)" in invoke(*words, 9).stderr
+    assert "paper sg: all 9 examples were done before (--fresh begins anew)" in invoke(*words, 9).stderr
 
 
 def test_a_run_behind_its_own_preprocessing_is_refused(runs, tmp_path: Path) -> None:

@@ -305,7 +305,7 @@ def test_a_damaged_checkpoint_costs_steps_but_not_the_result(tmp_path, capsys):
     parts, _ = go(run, tmp_path / "parts")
     said = capsys.readouterr().err
     assert f"{newest.path.name} is damaged" in said
-    assert "from step 4" in said
+    assert "parts: continuing after 4 of 7 steps" in said
     assert torch.equal(weights(parts), weights(whole))
     assert [record["step"] for record in lines(tmp_path / "parts") if "loss" in record] == [1, 2, 3, 4, 5, 6, 7]
 
@@ -401,7 +401,7 @@ def test_a_worker_that_torchrun_restarts_continues_a_fresh_run(tmp_path, monkeyp
     go(replace(QUICK, steps=2), tmp_path / "run")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     go(QUICK, tmp_path / "run", fresh=True)
-    assert f"continuing {tmp_path / 'run'} from step 2" in capsys.readouterr().err
+    assert "run: continuing after 2 of 6 steps" in capsys.readouterr().err
 
 
 def test_a_start_that_failed_leaves_nothing_in_the_way(tmp_path):
@@ -414,7 +414,7 @@ def test_resuming_a_finished_run_changes_nothing_and_says_so(tmp_path, capsys):
     model, _ = go(QUICK, tmp_path / "run")
     again, outcome = go(QUICK, tmp_path / "run")
     assert outcome.finished
-    assert "is finished, nothing is left to train (--fresh begins anew)" in capsys.readouterr().err
+    assert "run: all 6 steps were done before (--fresh begins anew)" in capsys.readouterr().err
     assert torch.equal(weights(again), weights(model))
 
 

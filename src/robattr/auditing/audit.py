@@ -10,9 +10,10 @@ from typing import Any
 
 from torch import nn
 
+from robattr._progress import Watch, silent
 from robattr.attacks.maps import AttributionMap
 from robattr.auditing.as_dataset import Data, as_dataset
-from robattr.auditing.record import ProtocolName, Settings, Watch, record
+from robattr.auditing.record import ProtocolName, Settings, record
 from robattr.auditing.wrapped_model import Preprocessing, wrap
 from robattr.certificates import Smoothing
 from robattr.engine.processes import join
@@ -61,7 +62,7 @@ def audit(
     certify: Smoothing | bool = False,
     fresh: bool = False,
     command: str | None = None,
-    watch: Watch = lambda title, done, total: None,
+    watch: Watch = silent,
 ) -> Audit:
     """Attack the explanations of `model` on `data` and report how robust they are.
 

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from robattr._progress import Watch, silent
 from robattr.attacks.maps import AttributionMap
-from robattr.auditing.record import Watch, parse_maps
+from robattr.auditing.record import parse_maps
 from robattr.auditing.wrapped_model import Preprocessing, wrap
 from robattr.certificates import Certificates, Challenge, Examples, Smoothing, attack_certificates
 from robattr.certificates import certify as run
@@ -49,7 +50,7 @@ def certify(
     fresh: bool = False,
     metadata: Mapping[str, Any] | None = None,
     announce: Announce | None = None,
-    watch: Watch = lambda title, done, total: None,
+    watch: Watch = silent,
 ) -> Certificates:
     """Prove how far the smoothed explanations of `model` can be moved within an L2 radius of x.
 

@@ -10,10 +10,11 @@ from typing import Any
 from torch import nn
 
 from robattr import recipes
+from robattr._progress import Watch, silent
 from robattr.attacks.maps import AttributionMap
 from robattr.auditing.as_dataset import Data, as_dataset, draw
 from robattr.auditing.cost import chunk_that_fits
-from robattr.auditing.record import Settings, Watch, check_examples, measure, record
+from robattr.auditing.record import Settings, check_examples, measure, record
 from robattr.auditing.wrapped_model import BatchNorm, Preprocessing, WrappedModel, check_copy, unwrap, wrap
 from robattr.data import Dataset
 from robattr.engine import precision
@@ -89,7 +90,7 @@ def harden(
     device: str = "auto",
     fresh: bool = False,
     command: str | None = None,
-    watch: Watch = lambda title, done, total: None,
+    watch: Watch = silent,
 ) -> Hardened:
     """Fine-tune a copy of `model` from its weights and audit it before and after; `model` itself is not changed.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
+from robattr._progress import Watch
 from robattr.attacks.maps import AttributionMap, by_name, integrated_gradients, saliency
 from robattr.auditing.as_dataset import digest, draw
 from robattr.auditing.interop import captum_map
@@ -39,9 +40,6 @@ DECISIVE = ("dataset", "bounds", "preprocessing", "examples", "training", "attac
 SIGMA, RADII = 0.25, (0.05, 0.1, 0.25)  # of certificates, over the width of the range
 
 ProtocolName: TypeAlias = Literal["both", "paper", "strict"]
-
-Watch: TypeAlias = Callable[[str, int, int], None]
-"""watch(title, done, total), called as each evaluation proceeds."""
 
 
 @dataclass(frozen=True)

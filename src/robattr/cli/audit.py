@@ -5,13 +5,12 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from robattr._progress import Watching
 from robattr._text import interval, number, numbers, printable, whole_numbers
 from robattr.cli._options import MAPS, Device, Fresh, Iterations, choices, choices_with_commas
 from robattr.errors import InvalidInput
@@ -19,7 +18,6 @@ from robattr.errors import InvalidInput
 if TYPE_CHECKING:
     from torch import nn
 
-    from robattr.auditing.record import Watch
     from robattr.reporting.verdict import Verdict
 
 Model = Annotated[
@@ -98,7 +96,7 @@ def audit(
     """
     from robattr.auditing import audit as begin
 
-    with watching() as watch:
+    with Watching() as watch:
         found = begin(
             _model(model, weights, trust=trust), data,
             bounds=interval(bounds), preprocessing=_preprocessing(mean, std, weights),
@@ -161,7 +159,7 @@ def harden(
     from robattr.training.custom import named
     from robattr.training.settings import parse_word
 
-    with watching() as watch:
+    with Watching() as watch:
         found = begin(
             _model(model, weights, trust=trust), data,
             objective=named(objective) if ":" in objective else objective, out=out,
@@ -268,32 +266,3 @@ def _show(verdict: Verdict) -> None:
     ):  # fmt: skip
         for line in lines:
             typer.echo(f"{mark}{printable(line)}")
-
-
-@contextmanager
-def watching() -> Iterator[Watch]:
-    """A progress bar on stderr for each evaluation; training between two of them has its own."""
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress
-
-    console = Console(stderr=True)
-    bars: dict[str, Progress] = {}
-
-    def watch(title: str, done: int, total: int) -> None:
-        if title not in bars:
-            columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-            bars[title] = Progress(*columns, console=console, disable=not console.is_terminal)
-            bars[title].add_task(title, total=total)
-            bars[title].start()
-        bars[title].update(bars[title].task_ids[0], completed=done)
-        if done >= total:
-            bars[title].stop()
-
-    try:
-        yield watch
-    except KeyboardInterrupt:
-        _say(f"stopped; {'what was measured is recorded: ' if bars else ''}the same command continues")
-        raise
-    finally:
-        for bar in bars.values():
-            bar.stop()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from robattr._progress import Watching
 from robattr._text import duration, interval, number, numbers
 from robattr.cli import audit as own_model
 from robattr.cli._options import Device, Fresh, known_runs
@@ -91,7 +92,7 @@ def certify(
         return
     radii, leads = numbers(radius), os.environ.get("RANK", "0") == "0"  # of the processes that torchrun starts
     for map in parse_maps(maps, points=points or 100, bounds=given.bounds):
-        with own_model.watching() as watch:
+        with Watching() as watch:
             found = begin(
                 net, x, y,
                 map=map, sigma=number(sigma), radius=radii, samples=samples, alpha=number(alpha), top=number(top),

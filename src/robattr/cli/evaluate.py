@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from robattr._progress import Watching
 from robattr._text import printable
 from robattr.cli._options import (
     MAPS,
@@ -31,10 +32,6 @@ from robattr.errors import InvalidInput
 if TYPE_CHECKING:
     from robattr.data import Dataset
     from robattr.evaluation import Protocol as Settings
-    from robattr.evaluation.run import Progress
-
-STOPPED = "stopped; finished examples are recorded: the same command continues"
-STOPPED_EARLY = "stopped; nothing of {} is recorded yet: the same command starts it again"
 
 
 def register(app: typer.Typer) -> None:
@@ -120,7 +117,7 @@ def evaluate(
         typed = shlex.join(["robattr", *sys.argv[1:]])
         metadata = opened.about(split=split, command=typed)
         for map in asked:
-            with _progress(f"{settings.name} {map.name}", shown=world.leads) as progress:
+            with Watching(shown=world.leads) as watch:
                 found = run_evaluation(
                     model,
                     x,
@@ -133,7 +130,7 @@ def evaluate(
                     metadata=metadata,
                     precision=precision,
                     compiled=world.device.type == "cuda" if compiled is None else compiled,
-                    progress=progress,
+                    progress=partial(watch, f"{settings.name} {map.name}"),
                 )
             if world.leads:
                 _show(found.summary)
@@ -232,29 +229,6 @@ def _protocol(name: str, data: Dataset, *, eps: float | None, iterations: int | 
     chosen = chosen if iterations is None else chosen.with_steps(iterations)
     chosen = named(name, chosen)
     return chosen if split == "test" else replace(chosen, name=f"{chosen.name}@{split}")
-
-
-@contextmanager
-def _progress(title: str, *, shown: bool) -> Iterator[Progress]:
-    """A progress bar with the remaining time, on stderr."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    parts = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*parts, console=Console(stderr=True), disable=not shown, transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        try:
-            yield lambda done, total: bar.update(task, completed=done, total=total)
-        except KeyboardInterrupt:
-            typer.echo(STOPPED if bar.tasks[0].completed else STOPPED_EARLY.format(title), err=True)
-            raise
 
 
 def _show(summary: Mapping[str, Any]) -> None:

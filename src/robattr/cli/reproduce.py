@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -96,18 +95,14 @@ def reproduce(
 
 def _execute(jobs: list[Job], *, device: str, data_dir: Path | None, workers: int, fresh: bool) -> None:
     """Execute the jobs, `workers` at a time; with `fresh`, discard their runs first. Exits if a signal stops them."""
-    from robattr.cli.audit import watching
     from robattr.reproduce import execute, execute_parallel, tasks
-    from robattr.reproduce.execution import print_progress
     from robattr.training.run_directory import discard
 
     for job in jobs if fresh else ():
         discard(job.path)
     planned = tasks(jobs)
     if workers == 1 or all(task.done for task in planned):
-        with watching() as bars:
-            watch = bars if sys.stderr.isatty() else print_progress
-            stopped = execute(planned, watch=watch, device=device, data_dir=data_dir)
+        stopped = execute(planned, device=device, data_dir=data_dir)
     else:
         try:
             stopped = execute_parallel(jobs, workers=workers, device=device, data_dir=data_dir)

@@ -91,6 +91,7 @@ def evaluate(
     source     the net whose gradients the attacks use instead of `model`'s (a transfer attack)
     precision  of matrix products: fp32, tf32 or bf16
     compiled   compile the attribution attack (worth it on a GPU)
+    progress   called with the numbers of examples that are done and of all: at first with those recorded before
     """
     began = time.monotonic()
     check_kinds(model, x, y, protocol, map)
@@ -171,6 +172,7 @@ class _Job:
 
     def measured(self, progress: Progress) -> list[Record]:
         records: list[Record] = []
+        progress(0, len(self.x))
         for positions in self.batches():
             records += self.batch(positions)
             progress(len(records), len(self.x))
@@ -185,12 +187,14 @@ class _Job:
         self._check_same(path, done)
         _barrier(out)  # all have counted before one writes
         mine = self.batches()[out.rank :: out.world]
-        total, finished = sum(map(len, mine)), 0
+        total = sum(map(len, mine))
+        finished = sum(self.ids[at] in done for positions in mine for at in positions)
+        progress(finished, total)
         for positions in mine:
             if missing := {self.ids[at] for at in positions} - done:  # batches of another size may cover a part
                 append(path, [r for r in self.batch(positions) if r["id"] in missing])
-            finished += len(positions)
-            progress(finished, total)
+                finished += len(missing)
+                progress(finished, total)
         _barrier(out)
         if out.rank == 0:
             merge(path, self.ids)

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import redirect_stderr
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from robattr._progress import Watch, Watching, say
 from robattr.attacks.maps import by_name
 from robattr.engine.processes import choose_device
 from robattr.evaluation import for_dataset
@@ -27,9 +28,6 @@ from robattr.evaluation.run import OutputDir, evaluate
 from robattr.reproduce.plan import Job, Task, tasks
 from robattr.runs import open_run
 from robattr.training.loop import train
-
-Watch = Callable[[str, int, int], None]
-"""watch(title, done, total), called as each evaluation proceeds."""
 
 
 @dataclass(frozen=True)
@@ -40,20 +38,9 @@ class Stopped:
     signal: int
 
 
-def say(text: str) -> None:
-    """Print a line to stderr."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def print_progress(title: str, done: int, total: int) -> None:
-    """The progress of an evaluation as plain lines on stderr."""
-    say(f"{title}: attacked {done} of {total} images")
-
-
 def execute(
     planned: Sequence[Task],
     *,
-    watch: Watch = print_progress,
     device: str = "auto",
     data_dir: Path | None = None,
 ) -> Stopped | None:
@@ -68,7 +55,8 @@ def execute(
                 return Stopped(task, outcome.stopped_by or signal.SIGTERM)
         else:
             try:
-                evaluate_job(task.job, device=device, data_dir=data_dir, watch=watch)
+                with Watching() as watch:
+                    evaluate_job(task.job, device=device, data_dir=data_dir, watch=watch)
             except KeyboardInterrupt:  # training handles the signal itself; an evaluation can stop anywhere
                 return Stopped(task, signal.SIGINT)
     return None

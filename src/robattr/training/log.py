@@ -1,20 +1,17 @@
-"""What a run reports: `metrics.jsonl`, trackers, and a progress bar or plain lines on stderr."""
+"""What a run reports: `metrics.jsonl`, trackers, and its progress on stderr."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import timedelta
 from math import inf
 from pathlib import Path
-from typing import Any
 
 from robattr._form import parse_json
-from robattr._text import printable
+from robattr._progress import Progress
 from robattr.engine.files import check_same, write_atomically
 from robattr.errors import CheckpointError
 from robattr.training.config import TrainConfig
@@ -22,6 +19,7 @@ from robattr.training.run_directory import RunDirectory
 from robattr.training.trackers import trackers
 
 Record = Mapping[str, float | int]
+SHARES = {"accuracy": "accuracy", "val_accuracy": "validation accuracy"}
 
 
 class Log:
@@ -35,7 +33,8 @@ class Log:
             _truncate(here.metrics, step)
             self._trackers = trackers(here.path, run, step=step)
             self._file = open(here.metrics, "a", encoding="utf-8")  # noqa: SIM115 (closed by __exit__)
-            self._bar = _bar(run.steps, step) if sys.stderr.isatty() else None
+            self._progress = Progress(here.path.name, "steps")
+            self._progress(step, run.steps)
 
     def __enter__(self) -> Log:
         return self
@@ -43,8 +42,7 @@ class Log:
     def __exit__(self, *_: object) -> None:
         if self._silent:
             return
-        if self._bar is not None:
-            self._bar.stop()
+        self._progress.__exit__()
         with suppress(OSError):  # `write` has already reported a full disk
             self._file.close()
         for tracker in self._trackers:
@@ -70,59 +68,34 @@ class Log:
             ) from error
         for tracker in self._trackers:
             tracker.log({key: value for key, value in record.items() if key != "step"}, int(record["step"]))
-        words = _words(record, self._steps)
-        if self._bar is None or "val_accuracy" in record:
-            self._print(f"step {record['step']}/{self._steps}  {words}")
+        if "val_accuracy" in record:
+            self._progress.say(f"step {record['step']:,} of {self._steps:,}: {_words(record)}")
         else:
-            self._bar.update(self._bar.task_ids[0], description=words)
+            self._progress.words = _words(record)
 
     def advance(self, step: int) -> None:
-        """Move the progress bar, if there is one, to `step`."""
-        if not self._silent and self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=step)
+        """Show that `step` is done."""
+        if not self._silent:
+            self._progress(step, self._steps)
 
     def say(self, *notes: str) -> None:
         """Print notes for the user, each of them once."""
         for note in notes:
             if not self._silent and note not in self._said:
                 self._said.add(note)
-                self._print(note)
+                self._progress.say(note)
 
     def sync(self) -> None:
         """Flush `metrics.jsonl` to the disk, so that no checkpoint is ahead of it."""
         check_same(self._file, Path(self._file.name))
         os.fsync(self._file.fileno())
 
-    def _print(self, line: str) -> None:
-        """Print a line on stderr, above the bar if there is one; a note may have a name from outside."""
-        line = printable(line)
-        if self._bar is None:
-            print(line, file=sys.stderr, flush=True)
-        else:
-            self._bar.console.print(line, highlight=False, markup=False)
 
-
-def _bar(steps: int, step: int) -> Any:
-    """A progress bar with the latest metrics, for a terminal; None without rich, which is optional."""
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    except ImportError:
-        return None
-    columns = (MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
-    bar = Progress(*columns, console=Console(stderr=True))
-    bar.add_task("", total=steps, completed=step)
-    bar.start()
-    return bar
-
-
-def _words(record: Record, steps: int) -> str:
-    """`loss 0.412  penalty 3.1  accuracy 88.0%  25.1 steps/s  eta 0:00:31`, for the keys of the record."""
+def _words(record: Record) -> str:
+    """`loss 0.412, penalty 3.1, accuracy 88.0%`, for the keys of the record."""
     words = [f"{key} {record[key]:.4g}" for key in ("loss", "penalty", "gamma") if key in record]
-    words += [f"{key} {record[key]:.1%}" for key in ("accuracy", "val_accuracy") if key in record]
-    if rate := record.get("rate"):
-        words += [f"{rate:.3g} steps/s", f"eta {timedelta(seconds=round((steps - record['step']) / rate))}"]
-    return "  ".join(words)
+    words += [f"{said} {record[key]:.1%}" for key, said in SHARES.items() if key in record]
+    return ", ".join(words)
 
 
 def _truncate(metrics: Path, step: int) -> None:

@@ -101,9 +101,9 @@ def train(
                         f"--set warm_start={here.path}"
                     ) from None
                 log.say(*state.engine.notes)
-                log.advance(step)
                 if metrics and due(run.log_every):
                     log.write({"step": step, **metrics.record(state, run), "rate": log.rate(step)})
+                log.advance(step)
                 if due(run.validate_every) and len(data.validation):
                     with state.averaged_weights() as averaged:
                         val_accuracy = validate(averaged, data, world=world)

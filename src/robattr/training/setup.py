@@ -60,10 +60,6 @@ def init_or_resume(
         ) from error
     if world.leads and state.step < run.steps:
         here.weights.unlink(missing_ok=True)  # of fewer steps; the file marks a finished run
-    if state.step >= run.steps:
-        notes.append(f"{here.path} is finished, nothing is left to train (--fresh begins anew)")
-    elif state.step:
-        notes.append(f"continuing {here.path} from step {state.step} (--fresh begins anew)")
     return state, notes
 
 

@@ -1,0 +1,192 @@
+"""How far a long task is, on stderr: a bar with the time left on a terminal, elsewhere a line now and then.
+
+All commands show it by `Progress`, the training loop as well; those of several parts through `Watching`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from robattr._text import duration, printable
+
+Watch: TypeAlias = Callable[[str, int, int], None]
+"""watch(title, done, total), called as each part of a command proceeds."""
+
+EVERY = 30.0  # seconds between two lines, at first
+WINDOW = 120  # seconds whose speed the time left is computed from
+LONG = 60.0  # seconds; an estimate below is not worth a line
+
+
+class Progress:
+    """`with Progress("paper ig", "examples") as progress: progress(done, total)`.
+
+    The first call says how much was done before. `words`, such as the loss, stand beside the bar and in the lines.
+    Lines become rarer with time.
+    """
+
+    def __init__(self, title: str, unit: str, *, shown: bool = True) -> None:
+        self.title, self.unit, self._shown = title, unit, shown
+        self.seconds: float | None = None
+        """An estimate of the whole, used until the first speed is known."""
+        self.done = self.total = 0
+        self.words = ""
+        self._seen: deque[tuple[float, int]] = deque(maxlen=WINDOW)
+        self._began = time.monotonic()
+        self._first: int | None = None
+        self._over = threading.Event()
+        self._bar: Any = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        """`done` of `total` are done."""
+        now = time.monotonic()
+        self.done, self.total = done, total
+        if self._first is None:
+            self._begin(done, total, now)
+        elif done > self._first and (not self._seen or now - self._seen[-1][0] >= 1):
+            self._seen.append((now, done))  # from the first step on, which may have compiled
+            self._announce()
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done, total=total, words=self.words)
+        if done >= total and not self._over.is_set():
+            self._over.set()
+            if self._bar is not None:
+                self._bar.stop()
+            if done > (self._first or 0):
+                self.say(self._line(f"in {duration(now - self._began)}"))
+
+    def say(self, text: str) -> None:
+        """Print a line, above the bar if there is one."""
+        if not self._shown:
+            return
+        if self._bar is not None and not self._over.is_set():
+            self._bar.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+        else:
+            say(text)
+
+    @property
+    def left(self) -> float | None:
+        """Seconds left, from the speed of the last minutes; before there is one, from the estimate."""
+        now = time.monotonic()
+        if len(self._seen) > 1 and self._seen[-1][1] > self._seen[0][1]:
+            (then, before), (last, done) = self._seen[0], self._seen[-1]
+            each = (last - then) / (done - before)
+            return max(0.0, each * (self.total - done) - (now - last))
+        return None if self.seconds is None else max(0.0, self.seconds - (now - self._began))
+
+    def _begin(self, done: int, total: int, now: float) -> None:
+        self._first, self._began = done, now
+        if done >= total:
+            self.say(f"{self.title}: all {total:,} {self.unit} were done before (--fresh begins anew)")
+            self._over.set()
+            return
+        if done:
+            self.say(f"{self.title}: continuing after {done:,} of {total:,} {self.unit} (--fresh begins anew)")
+        if self._shown and sys.stderr.isatty():
+            self._bar = _bar(self)
+        if self._shown and self._bar is None:
+            threading.Thread(target=self._speak, daemon=True).start()
+
+    def _announce(self) -> None:
+        """Say the first estimate, if there was none before."""
+        if self.seconds is None and self.left is not None:
+            self.seconds = time.monotonic() - self._began + self.left
+            if self.seconds >= LONG:
+                self.say(
+                    f"{self.title}: about {duration(self.seconds)} for {self.total - (self._first or 0):,} {self.unit}"
+                )
+
+    def _speak(self) -> None:
+        """Print a line every EVERY seconds, later every tenth of the time that has passed."""
+        while not self._over.wait(max(EVERY, min(600.0, (time.monotonic() - self._began) / 10))):
+            left = self.left
+            passed = duration(time.monotonic() - self._began)
+            self.say(self._line(passed if left is None else f"{passed}, about {duration(left)} left"))
+
+    def _line(self, end: str) -> str:
+        return ", ".join(filter(None, [f"{self.title}: {self.done:,} of {self.total:,} {self.unit}", self.words, end]))
+
+
+def silent(title: str, done: int, total: int) -> None:
+    """A `Watch` that shows nothing."""
+
+
+class Watching:
+    """Shows each part by a `Progress`: `with Watching() as watch: watch(title, done, total)`."""
+
+    def __init__(self, *, shown: bool = True) -> None:
+        self._shown = shown
+        self._parts: dict[str, Progress] = {}
+
+    def __enter__(self) -> Watching:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for part in self._parts.values():
+            part.__exit__()
+        if kind is KeyboardInterrupt and self._shown:
+            kept = "what was measured is recorded: " if any(part.done for part in self._parts.values()) else ""
+            say(f"stopped; {kept}the same command continues")
+
+    def expect(self, seconds: dict[str, float], on: object) -> None:
+        """Say the estimate of all parts, if it is longer than a minute."""
+        total = sum(seconds.values())
+        if self._shown and total >= LONG:
+            say(f"about {duration(total)} on {on}: {', '.join(f'{key} {duration(s)}' for key, s in seconds.items())}")
+        for title, each in seconds.items():
+            self._part(title).seconds = each
+
+    def __call__(self, title: str, done: int, total: int) -> None:
+        """Show how far the part is."""
+        self._part(title)(done, total)
+
+    def _part(self, title: str) -> Progress:
+        return self._parts.setdefault(title, Progress(title, "examples", shown=self._shown))
+
+
+def say(text: str) -> None:
+    """Print a line on stderr."""
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def _bar(of: Progress) -> Any:
+    """A progress bar of rich; None without rich, which is optional."""
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+        from rich.text import Text
+    except ImportError:
+        return None
+
+    class Left(ProgressColumn):
+        """The time left."""
+
+        max_refresh = 1.0
+
+        def render(self, task: Any) -> Text:
+            """`about 12 min left`."""
+            left = of.left
+            return Text("" if left is None else f"about {duration(left)} left", style="cyan")
+
+    console = Console(stderr=True)
+    narrow = console.width < 80  # the title and the numbers matter more than the bar
+    title = TextColumn(printable(of.title).replace("[", r"\["))
+    columns: list[Any] = [title, *([] if narrow else [BarColumn(bar_width=20)]), MofNCompleteColumn()]
+    columns += [Left(), *([] if narrow else [TimeElapsedColumn(), TextColumn("{task.fields[words]}")])]
+    bar = Bar(*columns, console=console, transient=True)
+    bar.add_task(of.title, total=of.total, completed=of.done, words="")
+    bar.start()
+    return bar
