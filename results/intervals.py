@@ -35,9 +35,9 @@ TEXT = """\
 ([Certificates](certificates.md#interval-bounds)). `small_cnn` trained by `robattr train DATASET/interval-bound`, and
 the same network with other objectives as the control (`--set method=natural`, `method=madry`). Means over the first
 test images. *Certified accuracy* is the share of images that are proved to be classified correctly at every x' of the
-ball. *An attack reaches* is the largest ‖IG(x, x')‖₁ that 2 runs of 20 steps of PGD find, one from where PGD on the loss
-ends and one from a random point: the truth lies between it and the bound. *Bound without x* is what the same rules prove
-for any valid input in the place of x.
+ball. *An attack reaches* is the largest ‖IG(x, x')‖₁ that 2 runs of 20 steps of PGD find, one from where PGD on the
+loss ends and one from a random point: the truth lies between it and the bound. *Bound without x* is what the same rules
+prove for any valid input in the place of x.
 
 A certificate is vacuous where the bound is far above the attack, or not far below the bound without x. A constant
 network has bound 0, so that the bound is to be read beside the accuracy. Trained on two CPU cores, one seed each;

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import base64
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -67,7 +66,7 @@ def violations(run: RunResults, e: EvaluationResults) -> list[str]:
     elif summary.get("protocol") != "strict":
         said.append(f"expected the strict protocol, got {summary.get('protocol')!r}: --protocol strict")
     else:
-        wanted = json.loads(json.dumps(strict(paper(run.dataset)).settings()))  # as a record has them
+        wanted = strict(paper(run.dataset)).settings()
         odd = [k for k in wanted if k not in ("seed", "name") and settings.get(k) != wanted[k]]
         if odd:
             said.append(f"expected the settings of strict, got others ({', '.join(odd)}): evaluate with this version")

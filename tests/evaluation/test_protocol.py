@@ -62,7 +62,8 @@ def test_settings_for_other_data() -> None:
 
 def test_settings_are_plain_json() -> None:
     for protocol in (strict("mnist"), exhaustive("mnist")):
-        settings = json.loads(json.dumps(protocol.settings(), allow_nan=False))
+        settings = protocol.settings()
+        assert json.loads(json.dumps(settings, allow_nan=False)) == settings
         assert settings["bounds"] == [0, 1]
         assert settings["version"] == 2
         assert len(set(settings["attacks"])) == len(settings["attacks"])

@@ -103,7 +103,7 @@ class Protocol:
 
     def settings(self) -> dict[str, Any]:
         """The settings as JSON values. The paper's have the keys of version 1, so that its records stay comparable."""
-        plain = {**asdict(self), "bounds": list(self.bounds)}
+        plain = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
         if not self.strict:
             for key in ("attacks", "budget", "tolerance", "version"):
                 del plain[key]

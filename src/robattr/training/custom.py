@@ -191,8 +191,8 @@ def _scaled(objective: Objective, weight: float, eps: float) -> Objective:
     if isinstance(objective, Distributional):
         return _scaled_robust(objective, weight, eps)
     raise InvalidInput(
-        "weight_ramp and eps_ramp have no effect on a function: set both to () (--set weight_ramp= --set eps_ramp=), or "
-        "name a function of `config` that makes the objective"
+        "weight_ramp and eps_ramp have no effect on a function: set both to () (--set weight_ramp= --set eps_ramp=), "
+        "or name a function of `config` that makes the objective"
     )
 
 
