@@ -20,6 +20,7 @@ from robattr.attacks import integrated_gradients
 from robattr.auditing.as_dataset import draw
 from robattr.certificates import Challenge, Examples, Smoothing, attack_certificates, certify
 from robattr.certificates.challenge import CERTIFICATES
+from robattr.engine.files import write_atomically
 from robattr.evaluation import OutputDir
 from robattr.reporting.certified import COLUMNS
 from robattr.reporting.tables import grid
@@ -142,7 +143,7 @@ def main() -> None:
     for case in CASES:
         target = RECORDS / f"{case.name}-ig.json"
         if not target.is_file():
-            target.write_text(f"{json.dumps(make(case))}\n", encoding="utf-8")
+            write_atomically(target, f"{json.dumps(make(case))}\n".encode())
             print(f"wrote {target}")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from robattr.certificates import measure_intervals
+from robattr.engine.files import write_atomically
 from robattr.metrics.intervals import proportion
 from robattr.reporting.tables import escape_markdown, grid
 from robattr.runs import Run, open_run
@@ -92,7 +93,7 @@ def main() -> None:
         made = record(open_run(reference))
         FOLDER.mkdir(exist_ok=True)
         file = FOLDER / f"{made['config']['dataset']}-{made['config']['method']}-seed{made['config']['seed']}.json"
-        file.write_text(json.dumps(made) + "\n", encoding="utf-8")
+        write_atomically(file, f"{json.dumps(made)}\n".encode())
         print(f"wrote {file.relative_to(FOLDER.parent.parent)}")
 
 

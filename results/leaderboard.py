@@ -20,6 +20,7 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
+from robattr.engine.files import write_atomically
 from robattr.errors import InvalidInput, RobattrError
 from robattr.evaluation.protocol import paper, strict
 from robattr.metrics.columns import COLUMN
@@ -169,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error)
         return 1
     for page, text in ((PAGE, markdown(rows)), (PAGE.with_suffix(".html"), html(rows))):
-        page.write_text(text, encoding="utf-8")
+        write_atomically(page, text.encode())
         print(f"wrote {page.relative_to(RESULTS.parent)}")
     return 0
 

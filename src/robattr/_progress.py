@@ -167,6 +167,7 @@ def _bar(of: Progress) -> Any:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
+        from rich.table import Column
         from rich.text import Text
     except ImportError:
         return None
@@ -184,7 +185,8 @@ def _bar(of: Progress) -> Any:
     console = Console(stderr=True)
     narrow = console.width < 80  # the title and the numbers matter more than the bar
     title = TextColumn(printable(of.title).replace("[", r"\["))
-    columns: list[Any] = [title, *([] if narrow else [BarColumn(bar_width=20)]), MofNCompleteColumn()]
+    count = MofNCompleteColumn(table_column=Column(min_width=2 * len(str(of.total)) + 1))
+    columns: list[Any] = [title, *([] if narrow else [BarColumn(bar_width=20)]), count]
     columns += [Left(), *([] if narrow else [TimeElapsedColumn(), TextColumn("{task.fields[words]}")])]
     bar = Bar(*columns, console=console, transient=True)
     bar.add_task(of.title, total=of.total, completed=of.done, words="")

@@ -68,7 +68,9 @@ def test_hardening_from_end_to_end(plain: nn.Module, tmp_path) -> None:
     with pytest.raises(CheckpointError, match=r"hardening of another configuration .*--weights .*model.safetensors"):
         robattr.harden(plain, bars(), **{**call, "lr": 0.5})
     for other in ({"batch_norm": "train"}, {"freeze": []}):
-        with pytest.raises(CheckpointError, match=r"\(training\): choose another folder with -o$"):
+        with pytest.raises(
+            CheckpointError, match=r"\(training\): choose another folder with -o, or discard it with --fresh$"
+        ):
             robattr.harden(plain, bars(), **{**call, **other})
 
 

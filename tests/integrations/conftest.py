@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from importlib import import_module
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,13 +25,17 @@ def leave_nothing() -> Iterator[None]:
 
 
 @pytest.fixture
-def forking(monkeypatch) -> Iterator[None]:
-    """Let a test fork this process: no packages to import again. One thread, because OpenMP's do not survive a fork."""
-    if torch.cuda.is_available():
-        pytest.skip("a process that may have used a GPU cannot be forked")
-    import_module("torch._dynamo")  # by DistributedDataParallel, which would take seconds in each process
-    threads = torch.get_num_threads()
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def on_two_processes(tmp_path) -> Callable[[str], Path]:
+    """Run a test file as a script on two processes of torchrun, and return the folder that it was given."""
+
+    def run(file: str) -> Path:
+        paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""}
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        done = subprocess.run(
+            [*command, file, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        return tmp_path
+
+    return run

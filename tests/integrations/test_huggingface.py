@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -157,8 +159,8 @@ def test_accelerates_mixed_precision_does_not_reach_rho():
     assert all(p.grad is not None for p in net.parameters())
 
 
-def on_two(folder) -> None:
-    """What each of two processes does: a step of Accelerate's, a refused one, and a step of the Trainer."""
+def on_two(folder: Path) -> None:
+    """What each of the two processes does: a step of Accelerate's, a refused one, and a step of the Trainer."""
     flexible = accelerate.DistributedDataParallelKwargs(find_unused_parameters=True)
     accelerator = accelerate.Accelerator(cpu=True, kwargs_handlers=[flexible])
     net = tiny_net().double()
@@ -177,8 +179,8 @@ def on_two(folder) -> None:
     torch.save(weights(image), folder / f"trainer {accelerator.process_index}.pt")
 
 
-def test_two_processes_train_as_one(tmp_path, forking):
-    accelerate.debug_launcher(on_two, (tmp_path,), num_processes=2)
+def test_two_processes_train_as_one(on_two_processes, tmp_path):
+    folder = on_two_processes(__file__)
     net = tiny_net().double()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     x = torch.linspace(0, 1, 8 * 36).reshape(8, 1, 6, 6).double()
@@ -187,7 +189,7 @@ def test_two_processes_train_as_one(tmp_path, forking):
     image, data = vit(), rows(pixel_values=X, labels=Y)
     trainer(image, data, tmp_path, objective=from_sign(), per_device_train_batch_size=8, max_steps=1).train()
     for name, one, tolerance in (("accelerate", weights(net), 1e-12), ("trainer", weights(image), 1e-6)):
-        first, second = (torch.load(tmp_path / f"{name} {rank}.pt") for rank in (0, 1))
+        first, second = (torch.load(folder / f"{name} {rank}.pt") for rank in (0, 1))
         assert torch.equal(first, second)
         assert float((first - one).norm() / one.norm()) < tolerance
 
@@ -198,3 +200,7 @@ def test_two_processes_train_as_one(tmp_path, forking):
 def test_a_batch_without_labels_or_inputs_is_refused(batch, said):
     with pytest.raises(InvalidInput, match=said):
         split(vit(), batch)
+
+
+if __name__ == "__main__":
+    on_two(Path(sys.argv[1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from copy import deepcopy
 from pathlib import Path
 
@@ -88,14 +89,20 @@ def test_mixed_precision_leaves_rho_in_float32(tmp_path):
     assert torch.equal(weights(net), expected)
 
 
-def test_two_processes_train_as_one(tmp_path, forking):
-    """One step on all examples, six on each process (in an order that Lightning shuffles)."""
+def on_two(folder: Path) -> None:
+    """What each of the two processes does: one step on all examples, six on each process."""
     net = tiny_net()
-    expected = by_hand(net, batch=12)
-    strategy = L.strategies.DDPStrategy(start_method="fork", process_group_backend="gloo", find_unused_parameters=True)
-    fit(Net(fixed, net), tmp_path, batch=6, strategy=strategy, devices=2)
-    # Lightning hands the trained weights back. Sums in another order differ by units of rounding.
-    assert float((weights(net) - expected).norm() / expected.norm()) < 1e-6
+    strategy = L.strategies.DDPStrategy(process_group_backend="gloo", find_unused_parameters=True)
+    trainer = fit(Net(fixed, net), folder, batch=6, strategy=strategy, devices=2)
+    torch.save(weights(net), folder / f"{trainer.global_rank}.pt")
+
+
+def test_two_processes_train_as_one(on_two_processes):
+    """In an order that Lightning shuffles: sums in another order differ by units of rounding."""
+    folder, expected = on_two_processes(__file__), by_hand(tiny_net(), batch=12)
+    first, second = (torch.load(folder / f"{rank}.pt") for rank in (0, 1))
+    assert torch.equal(first, second)
+    assert float((first - expected).norm() / expected.norm()) < 1e-6
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_find_unused_parameters_false"])
@@ -124,3 +131,7 @@ def test_the_monitor_logs_what_the_metric_says(tmp_path):
     scores = AttributionRobustness(eps=0.05, steps=2)(model=net, x_batch=x, y_batch=y)
     assert float(trainer.logged_metrics["attribution_kendall"]) == pytest.approx(float(torch.tensor(scores).nanmean()))
     assert all(p.requires_grad for p in net.parameters())
+
+
+if __name__ == "__main__":
+    on_two(Path(sys.argv[1]))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing import start_processes
 from torch.nn.parallel import DistributedDataParallel
 
 from robattr import PGD, LinfBall, objectives
@@ -56,9 +56,10 @@ def gradient(model: nn.Module) -> Tensor:
     return torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in model.parameters()])
 
 
-def on_two(rank: int, folder: Path) -> None:
+def on_two(folder: Path) -> None:
     """What each of the two processes does."""
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
     x, y = (part[4 * rank : 4 * rank + 4] for part in batch())
     for name, rho in CASES.items():
         model = DistributedDataParallel(tiny_net().double(), find_unused_parameters=True)
@@ -69,16 +70,15 @@ def on_two(rank: int, folder: Path) -> None:
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_two_processes_have_the_gradient_of_one(tmp_path, forking):
+def test_two_processes_have_the_gradient_of_one(on_two_processes):
     """In float64, so that 1e-10 is far above rounding and far below one missing or doubled term."""
-    start_processes(on_two, (tmp_path,), nprocs=2, start_method="fork")
+    folder = on_two_processes(__file__)
     x, y = batch()
     for name, rho in CASES.items():
         model = tiny_net().double()
         Fixed(rho)(model, x, y).value.mean().backward()
         one = gradient(model)
-        first, second = (torch.load(tmp_path / f"{name} {rank}.pt") for rank in (0, 1))
+        first, second = (torch.load(folder / f"{name} {rank}.pt") for rank in (0, 1))
         assert float(one.norm()) > 1e-3
         assert torch.equal(first, second), name
         assert float((first - one).norm() / one.norm()) < 1e-10, name
@@ -124,3 +124,7 @@ def test_a_view_makes_logits_of_another_output():
     model, (x, y) = Named().double(), batch()
     found = rho_of(Fixed(ig_norm()), model, x, y, view=lambda bare: lambda z: bare(pixels=z)["logits"])
     torch.testing.assert_close(found.penalty, Fixed(ig_norm())(model.net, x, y).penalty, rtol=1e-10, atol=0)
+
+
+if __name__ == "__main__":
+    on_two(Path(sys.argv[1]))

@@ -43,7 +43,7 @@ def test_wandb_is_told_every_record_and_resumes_its_run(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **given: begun.append(given) or run))
     monkeypatch.setenv("WANDB_PROJECT", "mine")
     go(replace(QUICK, steps=3, wandb=True), tmp_path / "run")
-    go(replace(QUICK, wandb=True), tmp_path / "run", resume=True)
+    go(replace(QUICK, wandb=True), tmp_path / "run")
     assert {step: numbers["loss"] for step, numbers in logged.items()} == losses(tmp_path / "run")
     assert "val_accuracy" in logged[6]
     assert "step" not in logged[6]
