@@ -77,7 +77,7 @@ def make(case: Case) -> dict[str, Any]:
     """The record of a case: the summary of its certificates, and of the attacks on them."""
     folder = WORK / case.name
     if case.trained:
-        training.train(recipes.get(case.model), folder / "run", resume=True)
+        training.train(recipes.get(case.model), folder / "run")
     model = runs.load_model(folder / "run" if case.trained else case.model).eval()
     x, y, ids = draw(data.load(case.dataset), EXAMPLES)
     examples = Examples(model, integrated_gradients(POINTS), x, y, ids, SMOOTHING)

@@ -244,7 +244,7 @@ def resolve(
         return settings.change_by_words(settings.change(base, file), words)
     file = {key: value for key, value in file.items() if key not in settings.OBJECTIVE}
     given = dict(map(settings.parse_word, words))
-    ramps = {key: given[key] for key in ("weight_ramp", "eps_ramp") if key in given}  # the objective may not take any
+    ramps = {key: value for key, value in given.items() if key.endswith("_ramp")}  # the objective may not take any
     run = settings.change(base, {**file, **ramps}).with_objective(named_objective(objective))
     return settings.change_by_words(run, words)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from numbers import Real
+from typing import TypeGuard
 
 from torch import Tensor
 
@@ -70,7 +71,7 @@ class Difference:
         return self.size(a - b)
 
 
-def is_map(a: object) -> bool:
+def is_map(a: object) -> TypeGuard[Attribution]:
     """Whether `a` may be an attribution; `IG` without brackets and a size are not."""
     return callable(a) and not isinstance(a, Measure | type)
 
