@@ -24,10 +24,11 @@ from robattr.formula.bounds import check_box, shift_bound, spread_bound
 from robattr.formula.change import Change, clean, combine, frozen, soft_margin
 from robattr.formula.curvature import FiniteDifference, HessianVector, gauss_newton
 from robattr.formula.distances import Distance, cosine, kl, pearson, rank_margin
+from robattr.formula.distributional import Distributional
 from robattr.formula.layers import Layer, at_input, at_output
 from robattr.formula.maps import BaselineIG, Gradient, Map, logits, magnitude, runner_up, the_input, uniform
 from robattr.formula.neighbourhoods import Everywhere, LinfBall, LpBall, Neighbourhood
-from robattr.formula.objective import Distributional, Joint, Robust, averaged
+from robattr.formula.objective import Joint, Robust, averaged
 from robattr.formula.quadrature import Rules, left, midpoint
 from robattr.formula.scalars import Scalar, cross_entropy, logit, probability, wrong_logit
 from robattr.formula.sizes import l1, l2, power, total

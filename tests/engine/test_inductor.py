@@ -16,8 +16,10 @@ from torch._inductor import config as inductor
 from nets import NETS, assert_rounding, images, step_of
 from robattr import APGD, PGD, LinfBall, averaged, objectives
 from robattr.engine import Step
-from robattr.formula.objective import Distributional, Joint, Robust
-from robattr.training.config import Method, TrainConfig
+from robattr.formula.distributional import Distributional
+from robattr.formula.objective import Joint, Robust
+from robattr.training.config import TrainConfig
+from robattr.training.methods import Method
 
 pytestmark = [
     pytest.mark.inductor,

@@ -19,8 +19,9 @@ from robattr.engine.processes import World
 from robattr.errors import InvalidInput
 from robattr.formula import Rho, cross_entropy
 from robattr.training.checkpoint import listed
-from robattr.training.config import Method, TrainConfig
+from robattr.training.config import TrainConfig
 from robattr.training.loop import train
+from robattr.training.methods import Method
 from train_fixtures import QUICK, lines, tiny_data, tiny_net, weights
 
 HERE = Path(__file__).parents[1]

@@ -12,7 +12,7 @@ from fake_runs import write_run
 from robattr.errors import CheckpointError
 from robattr.reporting.record import APPROACHES, approach, evaluated_dataset, variant
 from robattr.reporting.run_results import read_runs
-from robattr.training.config import Method
+from robattr.training.methods import Method
 
 NAME = "fashion-mini-{}-seed0-paper-ig.json"
 

@@ -20,8 +20,8 @@ from robattr.engine.files import InUse, locked
 from robattr.errors import CheckpointError, Diverged, InvalidInput
 from robattr.formula import Distributional, skip_model_checks
 from robattr.training import checkpoint, loop, setup
-from robattr.training.config import Method
 from robattr.training.loop import train
+from robattr.training.methods import Method
 from robattr.training.run_directory import RunDirectory, read_config
 from robattr.training.setup import save_weights
 from robattr.training.state import make_optimizer

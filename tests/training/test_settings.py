@@ -9,7 +9,8 @@ import pytest
 
 from robattr.errors import InvalidInput
 from robattr.training import settings
-from robattr.training.config import Method, TrainConfig
+from robattr.training.config import TrainConfig
+from robattr.training.methods import Method
 
 
 @pytest.mark.parametrize(

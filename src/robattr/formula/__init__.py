@@ -27,6 +27,7 @@ from robattr.formula.distances import kendall as kendall
 from robattr.formula.distances import kl as kl
 from robattr.formula.distances import pearson as pearson
 from robattr.formula.distances import rank_margin as rank_margin
+from robattr.formula.distributional import Distributional as Distributional
 from robattr.formula.layers import at_input as at_input
 from robattr.formula.layers import at_layer as at_layer
 from robattr.formula.layers import at_output as at_output
@@ -46,7 +47,6 @@ from robattr.formula.neighbourhoods import L1Ball as L1Ball
 from robattr.formula.neighbourhoods import L2Ball as L2Ball
 from robattr.formula.neighbourhoods import LinfBall as LinfBall
 from robattr.formula.neighbourhoods import LpBall as LpBall
-from robattr.formula.objective import Distributional as Distributional
 from robattr.formula.objective import Joint as Joint
 from robattr.formula.objective import Rho as Rho
 from robattr.formula.objective import Robust as Robust

@@ -1,13 +1,10 @@
 """The objective of the paper (section 3.1, the uncertainty set model):
 
-    ρ(x, y; θ) = ℓ(x, y; θ) + λ · max_{x' ∈ N(x, ε)} d(x, x'),    d = s(IG_h^{ℓ_y}(x, x'; r))
-
-and its distributional form with a budget, whose multiplier γ is found by dual ascent.
+ρ(x, y; θ) = ℓ(x, y; θ) + λ · max_{x' ∈ N(x, ε)} d(x, x'),    d = s(IG_h^{ℓ_y}(x, x'; r))
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
@@ -77,7 +74,7 @@ class Robust:
     loss: Scalar = cross_entropy
 
     def __post_init__(self) -> None:
-        _check(self.weight, self.within, self.by, self.loss, change=self.change)
+        check_parts(self.weight, self.within, self.by, self.loss, change=self.change)
         if self.attacked is not None:
             _check_change("attacked", self.attacked)
 
@@ -259,69 +256,6 @@ def averaged(rho: Robust, draws: int) -> Joint:
     return Joint((replace(rho, weight=rho.weight / draws),) * draws)
 
 
-@dataclass
-class Distributional:
-    """E[ℓ] + λ · sup {E[d(Z, Z')] : E[c(Z, Z')] ≤ budget}, through its dual (the lemma of theorem 2):
-
-        inf_{γ ≥ 0} E[ sup_{z'} d(z, z') − γ c(z, z') + γ · budget ].
-
-    Call it like `Robust`, then `ascend(rho.cost.mean())`: the derivative of the dual in γ is budget − E[c], so γ rises
-    while the adversary spends more than its budget, and the infimum is where it spends exactly that. γ is the only
-    state.
-    """
-
-    change: Change
-    cost: Change
-    budget: float
-    by: Ascent
-    weight: float = 1.0
-    within: Neighbourhood = field(default_factory=Everywhere)
-    loss: Scalar = cross_entropy
-    rate: float = 0.1
-    gamma: Tensor = field(default_factory=lambda: torch.tensor(1.0, dtype=torch.float64))
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.budget < float("inf"):
-            raise InvalidInput(f"expected a budget ρ > 0, got {self.budget!r}")
-        if not 0.0 <= self.rate < float("inf"):
-            raise InvalidInput(f"expected a finite rate of dual ascent ≥ 0, got {self.rate!r}")
-        if not 0.0 < float(self.gamma) < float("inf"):
-            raise InvalidInput(f"expected a finite γ > 0 at first, got {float(self.gamma)!r}: ascent multiplies it")
-        _check(self.weight, self.within, self.by, self.loss, change=self.change, cost=self.cost)
-
-    @property
-    def lagrangian(self) -> Robust:
-        """The objective at the present γ."""
-        return Robust(
-            change=self.change - float(self.gamma) * self.cost,
-            within=self.within,
-            by=self.by,
-            weight=self.weight,
-            loss=self.loss,
-        )
-
-    def __call__(
-        self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
-    ) -> Rho:
-        return self.dual(self.lagrangian(model, x, y, start=start, rand=rand), model, x, y)
-
-    def dual(self, rho: Rho, model: Model, x: Tensor, y: Tensor) -> Rho:
-        """The dual value and c(x, x*), from the `rho` of the Lagrangian."""
-        with torch.no_grad(), second_order(model):
-            spent = self.cost(bind(model), x, rho.worst, y)
-        return replace(rho, penalty=rho.penalty + float(self.gamma) * self.budget, cost=spent)
-
-    def ascend(self, mean_cost: Tensor | float) -> None:
-        """One step of dual ascent, with `mean_cost` the mean of c over the whole batch:
-
-            γ ← γ · exp(rate · (E[c] − ρ)/(E[c] + ρ)).
-
-        In log γ, so that γ stays positive, and with a residual in (−1, 1), so that one rate serves every unit of cost.
-        """
-        spent = float(mean_cost)
-        self.gamma = self.gamma * math.exp(self.rate * (spent - self.budget) / (spent + self.budget))
-
-
 def _scaled(factor: object) -> InvalidInput:
     return InvalidInput(
         f"an objective is not scaled, got `*` with {brief(factor)}: scale its penalty, as in Robust(…, weight=2), "
@@ -329,7 +263,7 @@ def _scaled(factor: object) -> InvalidInput:
     )
 
 
-def _check(weight: float | Tensor, within: Neighbourhood, by: Ascent, loss: Scalar, **changes: Change) -> None:
+def check_parts(weight: float | Tensor, within: Neighbourhood, by: Ascent, loss: Scalar, **changes: Change) -> None:
     for name, change in changes.items():
         _check_change(name, change)
     if not isinstance(weight, Tensor) and not (isinstance(weight, Real) and 0.0 <= weight < float("inf")):

@@ -30,7 +30,8 @@ from robattr.evaluation.summary import FORM as SUMMARY
 from robattr.evaluation.summary import check as check_summary
 from robattr.evaluation.summary import digest
 from robattr.reporting.training_log import TrainingSummary
-from robattr.training.config import Method, TrainConfig
+from robattr.training.config import TrainConfig
+from robattr.training.methods import Method
 
 SCHEMA = 1
 DIGITS = 4  # of the scores of examples

@@ -5,34 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-import torch
-
-from robattr import objectives
 from robattr._text import LARGEST
 from robattr.errors import InvalidInput, nearest
-from robattr.formula import (
-    PGD,
-    BaselineIG,
-    Everywhere,
-    L2Ball,
-    LinfBall,
-    LpBall,
-    cross_entropy,
-    displacement,
-    l2,
-    power,
-)  # fmt: skip
-from robattr.formula.quadrature import MOST_NODES, Rules, gauss_legendre, left, midpoint, radau, right
+from robattr.formula.quadrature import MOST_NODES
 from robattr.training import custom as customs
 from robattr.training import schedules
 from robattr.training.custom import Custom
 from robattr.training.custom import Objective as Objective
-
-Method = Literal[
-    "natural", "madry", "ig-norm", "ig-sum-norm", "input-gradient", "loss-output", "sinha", "distributional-ig",
-    "trades", "igr", "aat", "adv-aat", "art", "sarkar", "ssr", "lga", "r2et", "curvature",
-    "interval-bound",
-]  # fmt: skip
+from robattr.training.methods import METHODS, Method, Parts
 
 
 @dataclass(frozen=True)
@@ -165,61 +145,15 @@ class TrainConfig:
                 return schedules.one_cycle(step, self.lr, steps=self.steps, warmup=self.warmup)
 
     def objective(self, bounds: tuple[float, float] = (0.0, 1.0)) -> Objective:
-        """ρ for inputs within `bounds`. The cost of the Wasserstein forms is c(x, x') = ‖x' − x‖₂²."""
+        """ρ for inputs within `bounds`."""
         if self.own is not None:
             return self.own.objective(self, bounds)
-        ball = LinfBall(self.eps, bounds) if self.norm == "linf" else L2Ball(self.eps, bounds)
-        by = PGD(self.attack_steps, self.step_size)
-        rule = RULES[self.rule]
-        cost = power(l2, 2) @ displacement
-        match self.method:
-            case "natural":
-                return objectives.natural()
-            case "madry":
-                return objectives.madry(ball, by)
-            case "ig-norm":
-                return objectives.ig_norm(self.weight, ball, by, self.m, self.m_attack, rule=rule, chunk=self.chunk)
-            case "ig-sum-norm":
-                return objectives.ig_sum_norm(self.weight, ball, by, self.m, self.m_attack, rule=rule, chunk=self.chunk)
-            case "input-gradient":
-                return objectives.input_gradient(self.weight, self.power, self._dual_ball(), PGD(1, FAR))
-            case "loss-output":
-                return objectives.loss_output(ball, by)
-            case "sinha":
-                return objectives.wasserstein(objectives.shift(), self.gamma, cost, by, within=Everywhere(bounds))
-            case "distributional-ig":
-                spread = objectives.spread(self.m, rule=rule, chunk=self.chunk)
-                found = objectives.distributional(
-                    spread, self.budget, cost, by, self.weight, within=Everywhere(bounds), rate=self.gamma_rate
-                )
-                return replace(found, gamma=torch.tensor(self.gamma, dtype=torch.float64))
-            case "trades":
-                return objectives.trades(self.weight, ball, by)
-            case "igr":
-                return objectives.igr(self.weight, ball, by, self._baseline_ig())
-            case "aat":
-                return objectives.aat(self.weight, ball, by, self._baseline_ig())
-            case "adv-aat":
-                return objectives.adv_aat(self.weight, ball, by, self._baseline_ig())
-            case "art":
-                return objectives.art(self.weight, ball, by)
-            case "sarkar":
-                return objectives.sarkar(self.weight, ball, by, self.m, self.m_attack, rule=rule, chunk=self.chunk)
-            case "ssr":
-                return objectives.ssr(scale=self.weight)
-            case "lga":
-                return objectives.lga(self.weight_l2, self.weight, ball)
-            case "r2et":
-                return objectives.r2et(self.weight, self.k, self.smoothness)
-            case "curvature":  # of the loss: the logit of a ReLU network has none
-                return objectives.curvature(self.weight, of=cross_entropy)
-            case "interval-bound":
-                return objectives.interval_bound(self.weight, ball, self.worst_case)
-            case "custom":
-                raise InvalidInput(
-                    f"the configuration names an objective of your own, {self.custom or 'without its text'}, which no "
-                    "file contains: give it again, with --objective package.module:function or objective=…"
-                )
+        if self.method == "custom":
+            raise InvalidInput(
+                f"the configuration names an objective of your own, {self.custom or 'without its text'}, which no file "
+                "contains: give it again, with --objective package.module:function or objective=…"
+            )
+        return METHODS[self.method](self, Parts(self, bounds))
 
     def with_objective(self, objective: Objective | Custom) -> TrainConfig:
         """The configuration with an objective of the user's in the place of the method's, also in the recipe's name."""
@@ -229,16 +163,6 @@ class TrainConfig:
         changed = replace(self, recipe=recipe, method="custom", custom=own.text, custom_source=own.source, own=own)
         changed.at(0).objective()  # a factory that fails, or a ramp without effect, is refused before the run begins
         return changed
-
-    def _baseline_ig(self) -> BaselineIG:
-        return objectives.baseline_ig(self.m, rule=RULES[self.rule], chunk=self.chunk)
-
-    def _dual_ball(self) -> LinfBall | LpBall:
-        """The unit ball of the dual exponent p, 1/p + 1/q = 1, without bounds: no network sees its points.
-
-        The maximum of ⟨∇ℓ(x), x' − x⟩ over it is ‖∇ℓ(x)‖_q. One step far beyond the ball, projected back, reaches it.
-        """
-        return LinfBall(1.0, None) if self.power == 1 else LpBall(1.0, self.power / (self.power - 1), None)
 
     def uses(self, key: str) -> bool:
         """Whether the objective depends on a number such as `weight`, which Madry's does not."""
@@ -314,14 +238,10 @@ KINDS: dict[str, Any] = {key: kind for key, kind in get_type_hints(TrainConfig).
 CHOICES: dict[str, tuple[str, ...]] = {
     name: get_args(kind) for name, kind in KINDS.items() if get_origin(kind) is Literal
 }
-RULES: dict[str, Rules] = {
-    "left": left, "right": right, "midpoint": midpoint, "gauss-legendre": gauss_legendre, "radau": radau,
-}  # fmt: skip
 BOOKKEEPING = (
     "recipe", "deterministic", "compile", "log_every", "validate_every", "checkpoint_every", "keep", "tensorboard",
     "wandb",
 )  # fmt: skip
-FAR = 1e4  # step of input-gradient regularisation, in radii: the random start keeps a share of 1e-4
 USES_WARMUP = ("linear", "cosine", "one-cycle")  # schedules: those that also depend on the number of steps
 MAXIMUM = {
     "steps": 10**9 - 1,  # a checkpoint is named by nine digits
