@@ -31,6 +31,7 @@ from robattr.evaluation.suite import attribution_attacks, schedule, worst_case
 from robattr.formula.change import Change
 from robattr.formula.neighbourhoods import LinfBall
 from robattr.formula.network import second_order
+from robattr.metrics.columns import COLUMN
 from robattr.reporting.tables import escape_markdown, grid
 from robattr.runs import Run, open_run
 
@@ -109,7 +110,8 @@ def render(rows: Sequence[Mapping[str, Any]]) -> str:
          f"{row['kendall']:.4f}", *(cell(row["outside"].get(name)) for name in names)]
         for row in rows
     ]  # fmt: skip
-    return grid(("Dataset", "Model", "Examples", "TopK Inter.", "Rank Corr.", *names), lines)
+    scores = (COLUMN[key].title for key in ("topk", "kendall"))
+    return grid(("Dataset", "Model", "Examples", *scores, *names), lines)
 
 
 def main(words: Sequence[str]) -> int:

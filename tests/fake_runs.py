@@ -111,7 +111,8 @@ def _examples(rng: np.random.Generator, hold: float, classes: tuple[str, ...]) -
     for i in range(120):
         correct = i < 24 or bool(rng.random() < 0.9)  # the gallery's examples are correctly classified
         topk = float(np.clip(hold + 0.12 * rng.standard_normal(), 0, 1))
-        scores = {"topk": topk, "kendall": topk - 0.2, "iterate": int(rng.integers(1, 51))}
+        control = {"noise_topk": (1 + topk) / 2, "noise_kendall": (1 + topk) / 2 - 0.2, "ceiling": 0.84}
+        scores = control | {"topk": topk, "kendall": topk - 0.2, "iterate": int(rng.integers(1, 51))}
         label = i % len(classes)
         rows.append({"id": i, "label": label, "correct": correct, "adv_correct": bool(rng.random() < 0.8 * hold)}
                     | {"kept": i % 32 > 0 or hold >= 0.5 if correct else None}
@@ -137,6 +138,7 @@ def _summary(
         "columns": {
             "nat_acc": column(rows, "correct", 0.02), "adv_acc": column(rows, "adv_correct", 0.03),
             "topk": column(scored, "topk", 0.02), "kendall": column(scored, "kendall", 0.015),
+            **{key: column(scored, key, 0.01) for key in ("noise_topk", "noise_kendall", "ceiling")},
         },
         "never_kept": float(np.mean([not row["kept"] for row in scored])),
         "curves": {"score_vs_eps": {"eps": eps, "topk": topk, "kendall": [t - 0.2 for t in topk]}},

@@ -20,6 +20,12 @@ def test_every_score_of_an_evaluation_has_a_column() -> None:
     assert {key for key, column in COLUMN.items() if not column.higher_is_better} == lower
 
 
+def test_every_column_has_a_meaning_of_one_sentence() -> None:
+    for column in COLUMN.values():
+        assert column.meaning[0].islower() or column.meaning.startswith(("Kendall", "Spearman", "Insertion"))
+        assert not re.search(r"\. [A-Z]|\.$", column.meaning)
+
+
 def test_values_intervals_and_differences_are_written_in_their_unit() -> None:
     share, score = COLUMN["topk"], COLUMN["kendall"]
     assert (share.show(0.72079), score.show(0.67468), share.show(None)) == ("72.08%", "0.6747", "–")

@@ -11,6 +11,7 @@ import pytest
 
 from fake_runs import write_run
 from robattr.errors import InvalidInput
+from robattr.metrics.columns import COLUMN
 from robattr.reporting.export import write_records
 from robattr.reporting.html import _commands, embedded, page, write_page
 from robattr.reporting.run_results import read_runs
@@ -62,6 +63,17 @@ def test_a_page_does_not_contain_absolute_paths(tmp_path: Path) -> None:
     written = page(read_runs(sorted((tmp_path / "secret" / "runs").iterdir())))
     assert "secret" not in written
     assert "robattr evaluate runs/natural --seed 0" in written
+
+
+def test_the_scores_stand_beside_noise_and_ties_and_every_column_is_explained(runs: list[Path]) -> None:
+    written = page(read_runs(runs))
+    headings = re.findall(r'<th scope="col">(.*?)</th>', written[written.index("<thead>") : written.index("</thead>")])
+    wanted = ("topk", "noise_topk", "kendall", "noise_kendall", "ceiling")
+    assert [COLUMN[key].title for key in wanted] == headings[3:8]
+    meanings = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", written))
+    assert all(len(meanings[heading]) > 30 for heading in headings[1:])
+    noise = json.loads((runs[0] / "records" / "paper-ig.json").read_text())["columns"]["noise_topk"]["value"]
+    assert f">{100 * noise:.2f}%<" in written
 
 
 class Elements(HTMLParser):

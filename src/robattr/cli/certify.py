@@ -136,7 +136,7 @@ def show(summary: Mapping[str, Any]) -> None:
     from robattr.metrics.columns import Column
 
     s, k = summary["settings"], summary["k"]
-    share, plain = Column("share", "", share=True), Column("cosine", "")
+    share, plain = Column("share", "", "", share=True), Column("cosine", "", "")
 
     def cell(row: Mapping[str, Any], key: str) -> str:
         column, e = plain if key == "cosine" else share, row[key]

@@ -22,11 +22,11 @@ from robattr.reporting.display import brightness
 from robattr.reporting.record import read_object
 
 COLUMNS = (
-    Column("answer", "Answer certified", share=True),
-    Column("share", "Pixels certified", share=True),
-    Column("inside", "Top pixels certified", share=True),
-    Column("overlap", "Top-K overlap ≥", share=True),
-    Column("cosine", "Cosine ≥"),
+    Column("answer", "Answer certified", "examples whose smoothed answer is proved to stay the label", share=True),
+    Column("share", "Pixels certified", "pixels proved to stay among the top ones, or outside", share=True),
+    Column("inside", "Top pixels certified", "of the top pixels, those proved to stay", share=True),
+    Column("overlap", "Top-K overlap ≥", "a lower bound of the overlap of the top pixels", share=True),
+    Column("cosine", "Cosine ≥", "a lower bound of the cosine of the maps"),
 )
 NOTICEABLE = 0.1  # share of the top pixels certified: the figure shows the largest radius with this much
 SHOWN = 6  # examples in the figure

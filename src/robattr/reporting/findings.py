@@ -57,11 +57,11 @@ def alarms(group: Group) -> list[tuple[str, str]]:
 def _headline(group: Group, reference: Member, best: Member) -> str:
     opening = (
         f"On {group.dataset}, the attack replaced {_moved(reference[1])} of the {group.k} most important pixels of the "
-        f"{reference[0].name} model"
+        f"{reference[0].name} model{_noise(reference[1], 'random noise of the same size')}"
     )
     if best[0] is reference[0]:
         return f"{opening}."
-    sentence = f"{opening}, and {_moved(best[1])} of those of the {best[0].name} model"
+    sentence = f"{opening}, and {_moved(best[1])} of those of the {best[0].name} model{_noise(best[1], 'noise')}"
     before, after = (member[1].column("nat_acc").get("value") for member in (reference, best))
     if before is None or after is None:
         return f"{sentence}."
@@ -121,6 +121,12 @@ def _short(value: Any) -> str:
 
 def _moved(evaluation: EvaluationResults) -> str:
     return f"{100 * (1 - _topk(evaluation)):.0f}%"
+
+
+def _noise(evaluation: EvaluationResults, words: str) -> str:
+    """` (noise: 32%)`: what the control replaced; "" where there is none."""
+    kept = evaluation.column("noise_topk").get("value")
+    return "" if kept is None else f" ({words}: {100 * (1 - float(kept)):.0f}%)"
 
 
 def _topk(evaluation: EvaluationResults) -> float:

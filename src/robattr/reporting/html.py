@@ -23,6 +23,7 @@ from robattr._version import __version__
 from robattr.engine.files import write_atomically
 from robattr.errors import InvalidInput
 from robattr.evaluation.run import PROBED
+from robattr.metrics.columns import CONTROLLED
 from robattr.reporting import audit_sections
 from robattr.reporting.audit_sections import Section
 from robattr.reporting.curves import Panel, score_panels, scores, training_panels
@@ -75,7 +76,7 @@ def page(
             script=_safe(script),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             data=_safe(embedded({"colours": _ramp(), "groups": explorer(groups)})),
-            groups=[(group, finding(group), table([group])) for group in groups],
+            groups=[(group, finding(group), table([group], CONTROLLED)) for group in groups],
             explained=lambda group: faithfulness_table([group]),
             alarms=alarms,
             attack=_attack,
@@ -123,9 +124,9 @@ def _box_plots(group: Group) -> list[str]:
 
 
 def _attack(group: Group) -> str:
-    """`ε = 0.1 · 15 iterations · 150 examples`: the settings that all evaluations share."""
+    """`k = 100 · ε = 0.1 · 15 iterations · 150 examples`: the settings that all evaluations share."""
     summaries = [e.summary for _, e in group.members]
-    said = []
+    said = [f"k = {group.k:,}"]
     for key, form in (("eps", "ε = {:g}"), ("steps", "{} iterations"), ("repeats", "{} repeats")):
         values = {s.get("settings", {}).get(key) for s in summaries}
         said += [form.format(value) for value in values if len(values) == 1 and value is not None]

@@ -15,7 +15,7 @@ from robattr import data
 from robattr._text import printable
 from robattr.errors import CheckpointError
 from robattr.evaluation.resume_checks import digest_of_tensors
-from robattr.metrics.columns import COLUMNS, FURTHER
+from robattr.metrics.columns import CONTROLLED
 from robattr.models.weights_file import read_tensors
 from robattr.reporting.export import portable
 from robattr.reporting.run_results import EvaluationResults, RunResults, read_run
@@ -24,13 +24,7 @@ from robattr.training.config import BOOKKEEPING, TrainConfig
 from robattr.training.run_directory import RunDirectory
 
 TAGS = ("robattr", "explainability", "integrated-gradients", "adversarial-robustness")
-SHOWN = (*COLUMNS, *(column for column in FURTHER if column.key in ("noise_topk", "ceiling")))
-MEANING = (
-    "Nat Acc.: accuracy. Adv Acc.: accuracy under PGD of the same ε. TopK Inter., Rank Corr.: how much of the map's "
-    "top pixels, and of its order (Kendall's τ), survives the attack on the explanation. Never kept: examples on which "
-    "no step of the attack kept the prediction; the paper's protocol scores them 1. Noise TopK: what random noise of "
-    "the same ε leaves. Tie ceiling: the highest rank correlation that ties allow. Brackets: 95% intervals."
-)
+MEANING = " ".join(f"{column.title}: {column.meaning}." for column in CONTROLLED) + " Brackets: 95% intervals."
 ALWAYS = ("recipe", "method", "seed", "steps")  # settings that a card has, also where they are the defaults
 NOT_MEASURED = "Not measured yet: `robattr evaluate RUN`, then write the card again."
 
@@ -65,7 +59,7 @@ def _metadata(run: RunResults, title: str, license: str) -> Iterator[str]:
             "dataset": {"type": _dataset(run), "name": _dataset(run)},
             "metrics": [
                 {"type": column.key, "name": f"{column.title} ({_kind(e)})", "value": value}
-                for column in SHOWN
+                for column in CONTROLLED
                 if (value := make_cell(e, column).value) is not None
             ],
         }
@@ -117,11 +111,11 @@ def _measurements(run: RunResults) -> Iterator[str]:
     if not run.evaluations:
         yield NOT_MEASURED
         return
-    yield "| Protocol | ε | Examples | " + " | ".join(column.title for column in SHOWN) + " |"
-    yield "|" + "---|" * (3 + len(SHOWN))
+    yield "| Protocol | ε | Examples | " + " | ".join(column.title for column in CONTROLLED) + " |"
+    yield "|" + "---|" * (3 + len(CONTROLLED))
     for e in run.evaluations:
         cells = [_kind(e), f"{float(e.summary['settings']['eps']):.4g}", str(e.examples)]
-        yield "| " + " | ".join([*cells, *(str(make_cell(e, column)) for column in SHOWN)]) + " |"
+        yield "| " + " | ".join([*cells, *(str(make_cell(e, column)) for column in CONTROLLED)]) + " |"
     yield ""
     yield MEANING
 

@@ -82,14 +82,14 @@ class Table:
         return any(cell.paper is not None for row in self.rows for cell in row.cells)
 
 
-def table(groups: Iterable[Group]) -> Table:
+def table(groups: Iterable[Group], columns: tuple[Column, ...] = COLUMNS) -> Table:
     """One row per evaluation; the best of a group is marked where all have as many examples."""
     groups = tuple(groups)
-    rows = tuple(row for group in groups for row in rows_of(group))
+    rows = tuple(row for group in groups for row in rows_of(group, columns))
     kinds = "; ".join(dict.fromkeys(row.kind for row in rows))
     k = ", ".join(map(str, sorted({group.k for group in groups})))
     caption = f"Robustness of attributions ({kinds}, k = {k}). Intervals are 95%."
-    shown = Table(caption, rows)
+    shown = Table(caption, rows, columns)
     return replace(shown, caption=f"{caption} Paper: {SOURCE}.") if shown.has_paper else shown
 
 
@@ -149,7 +149,7 @@ def comparison(found: Mapping[str, Comparison], names: tuple[str, str]) -> list[
     """
     rows: list[tuple[str, ...]] = []
     for key, compared in found.items():
-        d, column = compared.difference, COLUMN.get(key, Column(key, key))
+        d, column = compared.difference, COLUMN.get(key, Column(key, key, ""))
         known = isfinite(d.low)  # one example has no interval, none has no difference
         ends = (column.show_difference(end, unit=False) for end in (d.low, d.high))
         better = names[(d.value > 0) == column.higher_is_better] if d.low > 0 or d.high < 0 else "not settled"
