@@ -15,6 +15,7 @@ from robattr.reporting.training_log import TrainingSummary
 
 CLASSES = ("T-shirt", "Trouser", "Ankle boot")
 METHODS = {"natural": 0.42, "madry": 0.61, "ig-norm": 0.70, "ig-sum-norm": 0.80}
+ENDS = {"low": -0.03, "high": 0.03}  # of the intervals of a curve
 
 
 def garment(label: int, rng: np.random.Generator) -> np.ndarray:
@@ -141,10 +142,15 @@ def _summary(
             **{key: column(scored, key, 0.01) for key in ("noise_topk", "noise_kendall", "ceiling")},
         },
         "never_kept": float(np.mean([not row["kept"] for row in scored])),
-        "curves": {"score_vs_eps": {"eps": eps, "topk": topk, "kendall": [t - 0.2 for t in topk]}},
+        "curves": {"score_vs_eps": _with_intervals(eps, {"topk": topk, "kendall": [t - 0.2 for t in topk]})},
         "versions": {"torch": "2.13.0"}, "device": "cpu", "seconds": 12.0,
         "command": f"robattr evaluate runs/{dataset}",
     }  # fmt: skip
+
+
+def _with_intervals(eps: list[float], curves: dict[str, list[float]]) -> dict[str, list[float]]:
+    ends = {f"{key}_{end}": [y + half for y in ys] for key, ys in curves.items() for end, half in ENDS.items()}
+    return {"eps": eps, **curves, **ends}
 
 
 def _gallery(

@@ -20,6 +20,10 @@ def test_curves_fall(plain) -> None:
         for name in ("topk", "kendall"):
             assert curves[curve][name] == sorted(curves[curve][name], reverse=True)
             assert len(curves[curve][name]) == len(curves[curve][axis])
+    over = curves["score_vs_eps"]
+    for name in ("topk", "kendall"):
+        ends = zip(over[f"{name}_low"], over[name], over[f"{name}_high"], strict=True)
+        assert all(low <= mean <= high for low, mean, high in ends)
     assert curves["score_vs_eps"]["eps"][0] == 0
     assert curves["score_vs_eps"]["eps"][-1] <= 1
 
@@ -37,6 +41,8 @@ def test_the_curve_over_eps_reaches_a_black_background() -> None:
     curve = score_against_eps(attack, x, y, ids=range(4))
     assert curve["eps"][2] == 0.3
     assert curve["kendall"][2] < from_x.score.mean() - 0.2
+    alone = score_against_eps(attack, x[:1], y[:1], ids=[0])
+    assert set(alone["kendall_low"][1:]) == {None}
 
 
 class Rounded(nn.Module):

@@ -57,3 +57,21 @@ def test_series_are_the_logged_and_evaluated_values(runs: list[Path]) -> None:
     (group,) = group_evaluations(read)
     topk, _ = score_panels(group, "eps")
     assert list(topk.series[0].xs) == [0.025, 0.05, 0.1, 0.2]
+
+
+def test_a_curve_over_eps_has_intervals_where_its_summary_has_them(runs: list[Path]) -> None:
+    (group,) = group_evaluations(read_runs(runs[:1]))
+    topk, kendall = (panel.series[0] for panel in score_panels(group, "eps"))
+    for series in (topk, kendall):
+        assert [y - 0.03 for y in series.ys] == list(series.low)
+        assert [y + 0.03 for y in series.ys] == list(series.high)
+    ((run, e),) = group.members
+    stored = {key: ys for key, ys in e.summary["curves"]["score_vs_eps"].items() if "_" not in key}
+    older = replace(e, summary={**e.summary, "curves": {"score_vs_eps": stored}})
+    (series, _) = (panel.series[0] for panel in score_panels(replace(group, members=((run, older),)), "eps"))
+    assert (series.low, series.ys) == ((), topk.ys)
+
+
+def test_a_logarithmic_panel_says_so(runs: list[Path]) -> None:
+    titles = [panel.title for panel in training_panels(read_runs(runs[:1]))]
+    assert titles == ["loss ℓ (log scale)", "size of the regulariser (log scale)", "validation accuracy"]

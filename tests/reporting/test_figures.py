@@ -100,7 +100,7 @@ def test_a_curve_of_zeros_is_left_out_of_a_logarithmic_axis() -> None:
     loss, nothing, some = (Series("a", [0, 1], ys, 0) for ys in ([1.0, 0.5], [0.0, 0.0], [0.0, 2.0]))
     figure = lines([Panel("loss", [loss], True), Panel("regulariser", [nothing], True)], x_label="step")
     assert figure is not None
-    assert [axis.get_ylabel() for axis in figure.axes] == ["loss"]
+    assert [axis.get_ylabel() for axis in figure.axes] == ["loss (log scale)"]
     both = lines([Panel("regulariser", [nothing, some], True)], x_label="step")
     assert both is not None
     assert len(both.axes[0].lines) == 1

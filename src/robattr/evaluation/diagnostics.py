@@ -21,7 +21,7 @@ from robattr.formula.ascent import Best, RandomSearch
 from robattr.formula.neighbourhoods import LinfBall
 from robattr.formula.network import bind, gradient, second_order
 from robattr.formula.scalars import cross_entropy, logit, margin
-from robattr.metrics import cosine
+from robattr.metrics import cosine, intervals
 from robattr.metrics.faithfulness import completeness_gap as gap
 from robattr.models.smooth import smooth
 
@@ -63,8 +63,8 @@ def spread(points: Sequence[int], count: int) -> list[int]:
     return [round((t - 1) * (count - 1) / max(1, points[-1] - 1)) for t in points]
 
 
-def score_against_eps(attack: IFIA, x: Tensor, y: Tensor, *, ids: Sequence[int]) -> dict[str, list[float]]:
-    """Mean scores at increasing radii, until they no longer decrease or the ball covers the pixel range.
+def score_against_eps(attack: IFIA, x: Tensor, y: Tensor, *, ids: Sequence[int]) -> dict[str, Sequence[float | None]]:
+    """Mean scores with 95% intervals at increasing radii, until they stop falling or the ball covers the pixel range.
 
     One restart from a random point of each ball: from x itself black pixels would not move, because the gradient of
     |x_i·g_i| is zero at x_i = 0. The step scales with the radius. A larger ball contains the smaller ones, so each
@@ -72,6 +72,9 @@ def score_against_eps(attack: IFIA, x: Tensor, y: Tensor, *, ids: Sequence[int])
     """
     low, high = attack.bounds
     curve: dict[str, list[float]] = {"eps": [0.0], **{name: [1.0] for name in attack.measures}}
+    ends: dict[str, list[float | None]] = {
+        f"{name}_{end}": [1.0] for name in attack.measures for end in ("low", "high")
+    }
     lowest = dict.fromkeys(attack.measures, torch.ones((), dtype=torch.float64, device=x.device))
     first = next(iter(attack.measures))
     for scale in RADII:
@@ -82,9 +85,12 @@ def score_against_eps(attack: IFIA, x: Tensor, y: Tensor, *, ids: Sequence[int])
         for name in attack.measures:
             lowest[name] = torch.minimum(lowest[name], found.worst[name])
             curve[name].append(float(lowest[name].mean()))
+            e = intervals.mean(lowest[name].tolist())
+            for end, value in (("low", e.low), ("high", e.high)):
+                ends[f"{name}_{end}"].append(None if value != value else value)  # a single example has no interval
         if eps >= high - low or (scale > 1 and curve[first][-2] - curve[first][-1] < SATURATED):
             break
-    return curve
+    return {**curve, **ends}
 
 
 def random_search(

@@ -83,8 +83,8 @@ FURTHER = (
     Column(
         "ceiling",
         "Tie ceiling",
-        "the highest Rank Corr. that a map can reach which keeps the order and breaks all ties, such as those of black "
-        "pixels; below 1 even where nothing moves",
+        "the highest Rank Corr. that a map can reach which keeps the order but breaks all ties, such as those of black "
+        "pixels, as nearly every perturbation does",
     ),
     Column(
         "noise_topk",

@@ -16,12 +16,17 @@ LOGGED = {"loss": "loss ℓ", "penalty": "size of the regulariser", "val_accurac
 
 @dataclass(frozen=True)
 class Series:
-    """A named sequence of points. `style` is colour + COLOURS · dash, the same for one run in every chart."""
+    """A named sequence of points. `style` is colour + COLOURS · dash, the same for one run in every chart.
+
+    `low` and `high` are the ends of the intervals of ys; () where there are none.
+    """
 
     name: str
     xs: Sequence[float]
     ys: Sequence[float]
     style: int
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,11 @@ class Panel:
     label: str
     series: list[Series]
     log: bool = False
+
+    @property
+    def title(self) -> str:
+        """The label of the y axis."""
+        return f"{self.label} (log scale)" if self.log else self.label
 
 
 def styles(runs: Sequence[RunResults]) -> dict[str, int]:
@@ -81,15 +91,18 @@ def training_panels(runs: Sequence[RunResults]) -> list[Panel]:
 
 
 def score_panels(group: Group, x: str) -> list[Panel]:
-    """The scores against x, "eps" or "iterations", from the summaries."""
+    """The scores against x, "eps" or "iterations", from the summaries; with intervals where they have them."""
     style = styles([run for run, _ in group.members])
     panels = []
     for key, label in scores(group).items():
         series = []
         for run, e in group.members:
             stored = (e.summary.get("curves") or {}).get(f"score_vs_{x}") or {}
-            pairs = zip(stored.get(x) or (), stored.get(key) or (), strict=False)
-            if points := [(float(a), float(b)) for a, b in pairs if b is not None]:
-                series.append(Series(run.name, [a for a, _ in points], [b for _, b in points], style[run.name]))
+            ends = [stored.get(f"{key}_{end}") or () for end in ("low", "high")]
+            known = ends if all(ends) and None not in (*ends[0], *ends[1]) else ()
+            columns = (stored.get(x) or (), stored.get(key) or (), *known)
+            if points := [row for row in zip(*columns, strict=False) if None not in row]:
+                xs, ys, *interval = ([float(v) for v in column] for column in zip(*points, strict=True))
+                series.append(Series(run.name, xs, ys, style[run.name], *interval))
         panels.append(Panel(label, series))
     return panels

@@ -132,7 +132,7 @@ def boxes(group: Group, keys: Sequence[str] = ("topk", "kendall")) -> Any | None
 
 
 def lines(panels: Sequence[Panel], *, x_label: str) -> Any | None:
-    """Panels of curves side by side; None where there is no curve.
+    """Panels of curves side by side, intervals as bands; None where there is no curve.
 
     A logarithmic panel leaves out curves without a positive value (the regulariser of a method without one).
     """
@@ -157,8 +157,10 @@ def lines(panels: Sequence[Panel], *, x_label: str) -> Any | None:
                 marker="." if len(s.xs) < 20 else None,
                 lw=1.4,
             )
+            if s.low:
+                axis.fill_between(s.xs, s.low, s.high, color=_colour(s.style), alpha=0.15, lw=0)
         axis.set_xlabel(x_label)
-        axis.set_ylabel(panel.label)
+        axis.set_ylabel(panel.title)
         if panel.log:
             axis.set_yscale("log", nonpositive="mask")  # the default draws a fall to the bottom
     figure.legend([*entries.values()], [*entries], loc="outside lower center", ncols=columns, fontsize=7.5)

@@ -82,6 +82,7 @@ def page(
             attack=_attack,
             box_plots=_box_plots,
             score_charts=lambda group, x, label: _charts(score_panels(group, x), x_label=label),
+            banded=lambda group: any(s.low for panel in score_panels(group, "eps") for s in panel.series),
             training={name: _charts(training_panels(of), x_label="training step") for name, of in by_dataset.items()},
             led=led,
             probed=PROBED,
@@ -137,7 +138,7 @@ def _attack(group: Group) -> str:
 
 def _charts(panels: Sequence[Panel], *, x_label: str) -> list[str]:
     """One chart per panel, so that they fit a phone."""
-    drawn = {panel.label: lines([panel], x_label=x_label) for panel in panels}
+    drawn = {panel.title: lines([panel], x_label=x_label) for panel in panels}
     return [inline_svg(figure, name=f"{label} against {x_label}") for label, figure in drawn.items() if figure]
 
 
