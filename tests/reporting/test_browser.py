@@ -238,6 +238,17 @@ def test_a_phone_never_scrolls_sideways(browser: Browser, report: Path, tmp_path
     visit = Visit(page, report)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     assert page.locator(".card canvas").first.bounding_box()["width"] > 120  # type: ignore[index]
+    results = page.locator("table.results").first.locator("xpath=..")
+    assert results.evaluate("box => box.scrollWidth > box.clientWidth")
+    hint = results.locator("xpath=preceding-sibling::p[1]")
+    assert "scroll it sideways" in hint.inner_text()
+    results.focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("box => box.scrollLeft > 0", arg=results.element_handle())
+    page.set_viewport_size(DESKTOP)
+    hint.wait_for(state="hidden")
+    page.set_viewport_size(PHONE)
+    hint.wait_for(state="visible")
     page.screenshot(path=tmp_path / "phone.png", full_page=True)
     visit.clean()
     page.close()

@@ -24,6 +24,13 @@
   paintTheme(false);
   theme.addEventListener("click", () => { dark = !dark; paintTheme(true); });
 
+  // Tell that a table scrolls where it does; without this script every table says so.
+  const tellScrolling = () => {
+    for (const box of document.querySelectorAll(".scroll")) box.previousElementSibling.hidden = box.scrollWidth <= box.clientWidth;
+  };
+  tellScrolling();
+  window.addEventListener("resize", tellScrolling);
+
   const data = JSON.parse($("data").textContent);
   if (!data.groups.length) return;
   $("explorer").hidden = false;
