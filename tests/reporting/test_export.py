@@ -62,7 +62,7 @@ def test_records_and_directories_give_the_same_figures(runs: list[Path], records
     shown = [
         [image.get_array() for axis in figures["figure1"].axes for image in axis.images] for figures in (whole, short)
     ]
-    assert len(shown[0]) == 1 + 2 * len(METHODS)
+    assert len(shown[0]) == 4 * len(METHODS)
     for one, other in zip(*shown, strict=True):
         np.testing.assert_array_equal(one, other)
     for name, rtol, atol in (("eps", 0, 0), ("figure2", 0, 5.001e-5), ("training", 5.001e-6, 0)):

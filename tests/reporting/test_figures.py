@@ -14,7 +14,9 @@ import pytest
 from PIL import Image
 
 from fake_runs import METHODS, change, write_run
+from robattr.evaluation.gallery import read_gallery
 from robattr.reporting.curves import Panel, Series, score_panels
+from robattr.reporting.display import brightness, ceiling
 from robattr.reporting.figures import MOST_MODELS, _figures, _typical, boxes, inline_svg, lines, map_grid, write_figures
 from robattr.reporting.run_results import Group, group_evaluations, read_runs
 
@@ -55,7 +57,7 @@ def test_long_class_names_do_not_overlap_the_maps(runs: list[Path], monkeypatch:
     figure = map_grid(group_evaluations(read_runs(runs))[0], rows=2)
     assert figure is not None
     figure.canvas.draw()
-    names = [axis.yaxis.label for axis in figure.axes if axis.get_ylabel()]
+    names = [axis.yaxis.label for axis in figure.axes if axis.get_ylabel().endswith("before")]
     assert len(names) == 2
     for name in names:
         assert "prohibited" in name.get_text()
@@ -93,6 +95,23 @@ def test_figure_1_shows_one_seed_of_each_and_its_titles_do_not_overlap(seeds: Gr
     assert len(heads) == len(METHODS)
     places = [head.get_window_extent() for head in heads]
     assert not any(a.overlaps(b) for a, b in pairwise(places))
+
+
+def test_figure_1_shows_the_images_and_maps_before_and_after_the_attack(runs: list[Path]) -> None:
+    (group,) = group_evaluations(read_runs(runs[:1]))
+    ((_, e),) = group.members
+    assert e.gallery is not None
+    gallery = read_gallery(e.gallery)
+    figure = map_grid(group, rows=1)
+    assert figure is not None
+    image, before, perturbed, after = (axis.images[0].get_array() for axis in figure.axes)
+    place = next(g for g in range(len(gallery)) if np.array_equal(gallery.image[g, 0], image))
+    step = gallery.reported(place)
+    assert np.array_equal(gallery.perturbed[place, step, 0], perturbed)
+    top = ceiling(gallery.before[place])
+    assert np.allclose(before, brightness(gallery.before[place], top))
+    assert np.allclose(after, brightness(gallery.after[place, step], top))
+    assert [axis.get_ylabel().split("\n")[-1] for axis in figure.axes[::2]] == ["before", "after"]
 
 
 def test_a_curve_of_zeros_is_left_out_of_a_logarithmic_axis() -> None:

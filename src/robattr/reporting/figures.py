@@ -67,9 +67,9 @@ def write_figures(
 
 
 def map_grid(group: Group, *, rows: int = 4) -> Any | None:
-    """The paper's figure 1: a row per example with the image and each model's maps before and after, and scores.
+    """The paper's figure 1: each example's image and map before the attack, and below them those after it, with scores.
 
-    Of more than MOST_MODELS models, one seed of each is shown, or else the first of each method.
+    Two columns per model. Of more than MOST_MODELS models, one seed of each is shown, or else the first of each method.
     """
     shown = [(run, e) for run, e in group.with_one_m().members if e.gallery]
     for key in (lambda run: (run.method, run.config.get("model")), lambda run: run.method):
@@ -81,23 +81,22 @@ def map_grid(group: Group, *, rows: int = 4) -> Any | None:
     if first is None or not shared:
         return None
     chosen = _typical(shared, members[0][1], rows)
-    columns = 1 + 2 * len(members)
-    figure = _figure(width=1.05 * columns, height=1.28 * len(chosen) + 0.35)
-    axes = figure.subplots(
-        len(chosen), columns, squeeze=False, gridspec_kw={"wspace": 0.06, "hspace": 0.34, "width_ratios": [1] * columns}
-    )
-    for row, i in zip(axes, chosen, strict=True):
-        _image(row[0], first.image[_place(first, i)])
-        name = textwrap.fill(_class(group, int(first.label[_place(first, i)])), 16)
-        row[0].set_ylabel(name, fontsize=8, rotation=0, ha="right", va="center", labelpad=6)
-        for m, (_, e, gallery) in enumerate(members):
-            _maps(row[1 + 2 * m : 3 + 2 * m], gallery, _place(gallery, i), e.record(i))
-    for m, (run, _, _) in enumerate(members):
-        left, right = axes[0][1 + 2 * m].get_position(), axes[0][2 + 2 * m].get_position()
-        name = _literal(run.name.replace(", ", "\n"))  # the method; below it, what sets the run apart
-        middle, above = (left.x0 + right.x1) / 2, left.y1 + 0.09 / len(chosen)
-        figure.text(middle, above, name, ha="center", va="bottom", weight="bold")
-    axes[0][0].set_title("image", fontsize=8, color="#5b6168", pad=3)
+    figure = _figure(width=2.1 * len(members) + 0.6, height=2.25 * len(chosen) + 0.35)
+    grid = figure.add_gridspec(len(chosen), len(members), wspace=0.06, hspace=0.14)
+    for m, (run, e, gallery) in enumerate(members):
+        for r, i in enumerate(chosen):
+            cells = grid[r, m].subgridspec(2, 2, wspace=0.05, hspace=0.05)
+            axes = [[figure.add_subplot(cells[row, column]) for column in (0, 1)] for row in (0, 1)]
+            _example(axes, gallery, _place(gallery, i), e.record(i))
+            if m == 0:
+                name = textwrap.fill(_class(group, int(gallery.label[_place(gallery, i)])), 16)
+                for row, text in zip(axes, (f"{name}\nbefore", "after"), strict=True):
+                    row[0].set_ylabel(text, fontsize=8, rotation=0, ha="right", va="center", labelpad=6)
+            if r == 0:
+                left, right = (axis.get_position() for axis in axes[0])
+                name = _literal(run.name.replace(", ", "\n"))  # the method; below it, what sets the run apart
+                middle, above = (left.x0 + right.x1) / 2, left.y1 + 0.03 / len(chosen)
+                figure.text(middle, above, name, ha="center", va="bottom", weight="bold")
     return figure
 
 
@@ -219,16 +218,22 @@ def _typical(shared: Sequence[int], evaluation: EvaluationResults, rows: int) ->
     return chosen[:rows]
 
 
-def _maps(pair: Sequence[Any], gallery: Gallery, place: int, record: Mapping[str, Any]) -> None:
+def _example(axes: Sequence[Sequence[Any]], gallery: Gallery, place: int, record: Mapping[str, Any]) -> None:
+    """Image and map before the attack, image and map after it."""
     step, top = gallery.reported(place), ceiling(gallery.before[place])
-    for axis, values in zip(pair, (gallery.before[place], gallery.after[place][step]), strict=True):
+    _image(axes[0][0], gallery.image[place])
+    if gallery.has_perturbed:
+        _image(axes[1][0], gallery.perturbed[place][step])
+    else:  # of large images a gallery has the maps alone
+        _bare(axes[1][0])
+        axes[1][0].text(0.5, 0.5, "image\nnot stored", ha="center", va="center", fontsize=7.5, color="#5b6168")
+    for axis, values in zip((axes[0][1], axes[1][1]), (gallery.before[place], gallery.after[place][step]), strict=True):
         _bare(axis)
         axis.imshow(brightness(values, top), cmap="magma", vmin=0, vmax=1, interpolation="nearest")
     topk, kendall = record.get("topk"), record.get("kendall")
     if topk is None or kendall is None:
         topk, kendall = float(gallery.topk[place, step]), float(gallery.kendall[place, step])
-    pair[0].set_xlabel("before", fontsize=7.5, color="#5b6168")
-    pair[1].set_xlabel(f"{100 * topk:.0f}% · τ {kendall:.2f}", fontsize=7.5)
+    axes[1][1].set_xlabel(f"{100 * topk:.0f}% · τ {kendall:.2f}", fontsize=7.5)
 
 
 def _image(axis: Any, image: Array) -> None:
