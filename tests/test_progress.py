@@ -98,10 +98,12 @@ def test_several_parts_are_estimated_together(clock: Clock, capsys) -> None:
         clock.now = 5.0
         watch("paper ig", 10, 10)
         watch("strict ig", 10, 10)
+        watch("certify ig", 990, 990, "noisy copies")
     said = capsys.readouterr().err.splitlines()
     assert said == [
         "paper ig: 10 of 10 examples, in 5 s",
         "strict ig: all 10 examples were done before (--fresh begins anew)",
+        "certify ig: all 990 noisy copies were done before (--fresh begins anew)",
     ]
     with Watching() as watch:
         watch.expect({"paper ig": 2.0}, "cpu")

@@ -9,17 +9,19 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 from robattr._text import duration, printable
-
-Watch: TypeAlias = Callable[[str, int, int], None]
-"""watch(title, done, total), called as each part of a command proceeds."""
 
 EVERY = 30.0  # seconds between two lines, at first
 WINDOW = 120  # seconds whose speed the time left is computed from
 LONG = 60.0  # seconds; an estimate below is not worth a line
+
+
+class Watch(Protocol):
+    """watch(title, done, total), called as each part of a command proceeds; `unit` is what is counted."""
+
+    def __call__(self, title: str, done: int, total: int, unit: str = "examples") -> None: ...
 
 
 class Progress:
@@ -119,7 +121,7 @@ class Progress:
         return ", ".join(filter(None, [f"{self.title}: {self.done:,} of {self.total:,} {self.unit}", self.words, end]))
 
 
-def silent(title: str, done: int, total: int) -> None:
+def silent(title: str, done: int, total: int, unit: str = "examples") -> None:
     """A `Watch` that shows nothing."""
 
 
@@ -148,12 +150,12 @@ class Watching:
         for title, each in seconds.items():
             self._part(title).seconds = each
 
-    def __call__(self, title: str, done: int, total: int) -> None:
+    def __call__(self, title: str, done: int, total: int, unit: str = "examples") -> None:
         """Show how far the part is."""
-        self._part(title)(done, total)
+        self._part(title, unit)(done, total)
 
-    def _part(self, title: str) -> Progress:
-        return self._parts.setdefault(title, Progress(title, "examples", shown=self._shown))
+    def _part(self, title: str, unit: str = "examples") -> Progress:
+        return self._parts.setdefault(title, Progress(title, unit, shown=self._shown))
 
 
 def say(text: str) -> None:

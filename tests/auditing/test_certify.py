@@ -38,7 +38,7 @@ def test_a_map_of_the_users_several_radii_and_an_attack(tmp_path: Path) -> None:
     titles: list[str] = []
     found = robattr.certify(
         net, x, y, map=own, attack=robattr.certificates.Challenge(steps=1, draws=2), out=tmp_path / "made",
-        watch=lambda title, done, total: titles.append(title), **settings,
+        watch=lambda title, done, total, unit: titles.append(title), **settings,
     )  # fmt: skip
     assert [a["settings"]["radius"] for a in found.summary["attacks"]] == [0.01, 0.02]
     assert sorted(p.name for p in (tmp_path / "made").glob("*.json")) == [

@@ -68,7 +68,9 @@ def test_a_stopped_run_continues(examples: Examples, tmp_path: Path, monkeypatch
     monkeypatch.setattr("robattr.certificates.examples.rows_that_fit", lambda *_, passes: 4 * SMALL.samples)
     examples = replace(examples)  # with batches of its own
     whole, copies = tmp_path / "whole", SMALL.copies
-    certify(examples, RADII, out=OutputDir(whole))
+    seen: list[int] = []
+    certify(examples, RADII, out=OutputDir(whole), progress=lambda done, total: seen.append(done))
+    assert (seen[0], seen[-1]) == (0, 12 * copies)
 
     def stop(done: int, total: int) -> None:
         assert total == 12 * copies
@@ -77,7 +79,7 @@ def test_a_stopped_run_continues(examples: Examples, tmp_path: Path, monkeypatch
 
     with pytest.raises(KeyboardInterrupt):
         certify(examples, RADII, out=OutputDir(tmp_path), progress=stop)
-    seen: list[int] = []
+    seen.clear()
     certify(examples, RADII, out=OutputDir(tmp_path), progress=lambda done, total: seen.append(done))
     assert seen[0] == 4 * copies  # the first batch was there
     assert records(tmp_path) == records(whole)

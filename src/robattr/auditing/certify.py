@@ -16,7 +16,7 @@ from robattr.auditing.wrapped_model import Preprocessing, wrap
 from robattr.certificates import Certificates, Challenge, Examples, Smoothing, attack_certificates
 from robattr.certificates import certify as run
 from robattr.certificates.attack import KINDS
-from robattr.certificates.run import seconds_per_copy
+from robattr.certificates.run import check_radii, seconds_per_copy
 from robattr.engine.processes import join
 from robattr.errors import InvalidInput
 from robattr.evaluation.checks import forward
@@ -70,6 +70,7 @@ def certify(
     """
     smoothing = Smoothing(sigma, samples, alpha, top, seed)
     radii = [float(radius)] if isinstance(radius, int | float) else [float(each) for each in radius]
+    check_radii(radii)
     (chosen,) = parse_maps([map], points=points, bounds=bounds)
     how = attack if isinstance(attack, Challenge) else Challenge() if attack else None
     with join(device) as world:
@@ -86,7 +87,7 @@ def certify(
         place = None if out is None else OutputDir(Path(out), world.rank, world.size, fresh=fresh)
 
         def progress(title: str) -> Callable[[int, int], None]:
-            return lambda done, total: watch(title, done, total)
+            return lambda done, total: watch(title, done, total, "noisy copies")
 
         found = run(examples, radii, out=place, metadata=metadata, progress=progress(f"certify {chosen.name}"))
         for within in [] if how is None else [how.within(each) for each in radii]:

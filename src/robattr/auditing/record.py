@@ -194,7 +194,7 @@ def measure(
                 [radius * width for radius in RADII],
                 out=OutputDir(folder / "certificates", world.rank, world.size, fresh=fresh),
                 metadata={"run": folder.name, "dataset": data.name, "command": command},
-                progress=partial(watch, f"certify {map.name}"),
+                progress=partial(watch, f"certify {map.name}", unit="noisy copies"),
             )
     return read_run(folder)
 

@@ -75,12 +75,10 @@ def certify(
 
     out        write records and summary there, and continue from the records that exist
     metadata   entries added to the summary (run, command, ...)
-    progress   is told (copies seen, all copies)
+    progress   is told (copies seen, all copies), at first those of the records that exist
     """
     began = time.monotonic()
-    for radius in radii:
-        if not 0 < radius < float("inf"):
-            raise InvalidInput(f"expected radii above 0, got {radius!r}")
+    check_radii(radii)
 
     def summary(records: list[Record]) -> dict[str, Any]:
         bounds, s = bounds_from(tally_of(records, examples.smoothing), examples.smoothing), examples.smoothing
@@ -105,6 +103,13 @@ def certify(
         examples, examples.map.name, examples.settings(), examples.counted, summary, out, progress
     )
     return Certificates(records, examples.smoothing, made)
+
+
+def check_radii(radii: Sequence[float]) -> None:
+    """Refuse radii within which there is nothing to certify."""
+    for radius in radii:
+        if not 0 < radius < float("inf"):
+            raise InvalidInput(f"expected radii above 0, got {radius!r}")
 
 
 def attack_certificates(
@@ -166,6 +171,7 @@ def _recorded(
         examples.check(differentiated=copies > 1)
         if out is None:
             watch = _Counter(progress, each * len(examples.x))
+            watch(0)
             records = sorted((r for at in examples.batches for r in make(at, watch)), key=lambda r: int(r["id"]))
             return records, summary(records)
         path = Path(out.folder) / f"{name}.jsonl"
@@ -176,11 +182,10 @@ def _recorded(
             _barrier(out)  # all have counted before one writes
             mine = examples.batches[out.rank :: out.world]
             watch = _Counter(progress, each * sum(map(len, mine)))
-            for at in mine:
-                if missing := {examples.ids[i] for i in at} - done:
-                    append(path, [r for r in make(at, watch) if r["id"] in missing])
-                else:
-                    watch(each * len(at))
+            left = [at for at in mine if {examples.ids[i] for i in at} - done]
+            watch(watch.total - each * sum(map(len, left)))
+            for at in left:
+                append(path, [r for r in make(at, watch) if r["id"] not in done])
             _barrier(out)
             if out.rank == 0:
                 merge(path, examples.ids)

@@ -92,7 +92,7 @@ def certify(
         return
     radii, leads = numbers(radius), os.environ.get("RANK", "0") == "0"  # of the processes that torchrun starts
     for map in parse_maps(maps, points=points or 100, bounds=given.bounds):
-        with Watching() as watch:
+        with Watching(shown=leads) as watch:
             found = begin(
                 net, x, y,
                 map=map, sigma=number(sigma), radius=radii, samples=samples, alpha=number(alpha), top=number(top),
