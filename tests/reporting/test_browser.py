@@ -7,8 +7,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import which
+from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from fake_runs import METHODS, write_run
@@ -30,6 +32,7 @@ FLAGS = [
 ]
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+NARROW = {"width": 320, "height": 640}  # WCAG 1.4.10: 1280 enlarged four times
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +222,29 @@ def test_every_picture_and_control_has_a_name(visit: Visit) -> None:
     assert nameless == []
 
 
+@pytest.mark.parametrize(("size", "scheme"), [(DESKTOP, "light"), (NARROW, "dark")])
+def test_axe_finds_nothing(browser: Browser, report: Path, size: Any, scheme: Any) -> None:
+    """WCAG 2.2 AA and axe's best practices, with everything unfolded."""
+    page = browser.new_page(viewport=size, color_scheme=scheme)
+    Visit(page, report)
+    page.check("#topk")
+    page.evaluate("() => document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    assert violations(page) == []
+    # Of text in a drawing axe cannot tell the contrast: it has the page's own colour and no background.
+    texts = "[...document.querySelectorAll('svg.chart text')]"
+    colours = page.evaluate(f"[...new Set([...{texts}, document.body].map((e) => getComputedStyle(e).color))]")
+    assert len(colours) == 1
+    assert page.evaluate(f"{texts}.every((e) => getComputedStyle(e).fill === getComputedStyle(document.body).color)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    page.close()
+
+
+def violations(page: Page) -> list[str]:
+    """What axe finds: `color-contrast: <span class="small">…`."""
+    found = Axe().run(page).response["violations"]
+    return [f"{rule['id']}: {node['html']}" for rule in found for node in rule["nodes"]]
+
+
 def test_light_and_dark(browser: Browser, report: Path, tmp_path: Path) -> None:
     page = browser.new_page(viewport=DESKTOP, color_scheme="dark")
     visit = Visit(page, report)
@@ -286,6 +312,7 @@ def test_an_audits_page_fits_the_screen(browser: Browser, tmp_path: Path, size: 
     visit = Visit(page, write_page(read_runs([run]), tmp_path / "audit.html"))
     assert page.locator("h2").first.inner_text() == "Verdict"
     assert page.locator("#group option").count() == 2
+    assert violations(page) == []
     assert "worst over all attacks" in page.locator(".recorded").first.inner_text()  # strict: no one iteration has both
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
     page.screenshot(path=tmp_path / "audit.png", full_page=True)

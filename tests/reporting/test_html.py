@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fake_runs import write_run
 from robattr.errors import InvalidInput
 from robattr.metrics.columns import COLUMN
 from robattr.reporting.export import write_records
+from robattr.reporting.figures import PALETTE
 from robattr.reporting.html import _commands, embedded, page, write_page
 from robattr.reporting.run_results import read_runs
 
@@ -74,6 +77,33 @@ def test_the_scores_stand_beside_noise_and_ties_and_every_column_is_explained(ru
     assert all(len(meanings[heading]) > 30 for heading in headings[1:])
     noise = json.loads((runs[0] / "records" / "paper-ig.json").read_text())["columns"]["noise_topk"]["value"]
     assert f">{100 * noise:.2f}%<" in written
+
+
+def test_curves_and_controls_have_a_contrast_of_three_to_one() -> None:
+    """WCAG 1.4.11, which axe does not check."""
+    css = (files("robattr.reporting") / "page" / "page.css").read_text("utf-8")
+    shades = {name: pair for name, *pair in re.findall(r"--(\w+): light-dark\((#\w+), (#\w+)\)", css)}
+    for name in ("edge", "accent", *(f"s{i}" for i in range(len(PALETTE)))):
+        assert all(contrast(*pair) >= 3 for pair in zip(shades[name], shades["bg"], strict=True)), name
+
+
+def contrast(one: str, other: str) -> float:
+    """(L₁ + 0.05) / (L₂ + 0.05) of the relative luminances, the lighter colour first."""
+    levels = []
+    for colour in (one, other):
+        rgb = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
+        levels.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05)
+    return max(levels) / min(levels)
+
+
+def test_a_chart_says_its_numbers_to_a_screen_reader(runs: list[Path]) -> None:
+    written = page(read_runs(runs[:1]))
+    scores = [json.loads(line)["topk"] for line in (runs[0] / "records" / "paper-ig.jsonl").read_text().splitlines()]
+    median = np.median([score for score in scores if score is not None])
+    assert f'aria-label="top-100 intersection: NATURAL median {median:.2f}, quartiles' in written
+    assert re.search(r'aria-label="Kendall&#x27;s τ against radius ε: NATURAL 0\.\d+ at 0.025, ', written)
+    assert 'aria-label="loss ℓ (log scale) against training step: NATURAL' in written
 
 
 class Elements(HTMLParser):

@@ -120,8 +120,14 @@ def embedded(value: Any) -> str:
 
 
 def _box_plots(group: Group) -> list[str]:
-    drawn = {label: boxes(group, [key]) for key, label in scores(group).items()}
-    return [inline_svg(figure, name=f"Box plot of {label}") for label, figure in drawn.items() if figure]
+    drawn = [(key, label, boxes(group, [key])) for key, label in scores(group).items()]
+    return [inline_svg(figure, name=f"{label}: {_quartiles(group, key)}") for key, label, figure in drawn if figure]
+
+
+def _quartiles(group: Group, key: str) -> str:
+    """A box plot in words."""
+    found = [(run.name, np.quantile(e.scores(key), (0.25, 0.5, 0.75))) for run, e in group.members if e.scores(key)]
+    return "; ".join(f"{name} median {mid:.2f}, quartiles {low:.2f} and {high:.2f}" for name, (low, mid, high) in found)
 
 
 def _attack(group: Group) -> str:
@@ -138,8 +144,14 @@ def _attack(group: Group) -> str:
 
 def _charts(panels: Sequence[Panel], *, x_label: str) -> list[str]:
     """One chart per panel, so that they fit a phone."""
-    drawn = {panel.title: lines([panel], x_label=x_label) for panel in panels}
-    return [inline_svg(figure, name=f"{label} against {x_label}") for label, figure in drawn.items() if figure]
+    drawn = [(panel, lines([panel], x_label=x_label)) for panel in panels]
+    return [inline_svg(figure, name=_in_words(panel, x_label)) for panel, figure in drawn if figure]
+
+
+def _in_words(panel: Panel, x_label: str) -> str:
+    """The ends of each curve."""
+    curves = (f"{s.name} {s.ys[0]:.3g} at {s.xs[0]:g}, {s.ys[-1]:.3g} at {s.xs[-1]:g}" for s in panel.series)
+    return f"{panel.title} against {x_label}: {'; '.join(curves)}"
 
 
 def _commands(runs: Sequence[RunResults]) -> list[str]:

@@ -19,7 +19,6 @@
     if (chosen) document.documentElement.style.colorScheme = dark ? "dark" : "light";
     theme.textContent = dark ? "Light" : "Dark";
     theme.setAttribute("aria-label", dark ? "Use light colours" : "Use dark colours");
-    theme.setAttribute("aria-pressed", String(dark));
   };
   paintTheme(false);
   theme.addEventListener("click", () => { dark = !dark; paintTheme(true); });
