@@ -1,8 +1,9 @@
 """Certificates of smoothed explanations: `python -m results.certificates` makes their records in results/certificates.
 
-`results/render.py` shows them in docs/results.md. Each case is 100 test images; a case that is stopped continues, and
-one that is finished is not made again. The small networks are trained first (a few minutes each); certificates at r
-are then attacked within r, and within 3r, where they claim nothing.
+`python -m results.certificates flower-ig-sum-norm-tuned-sg` makes one. `results/render.py` shows them in
+docs/results.md. A case that is stopped continues, and one that is finished is not made again. The `fashion-mini`
+networks are trained first (a few minutes each). Certificates at r are attacked within r, and within 3r, where they
+claim nothing.
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from robattr import data, recipes, runs, training
-from robattr.attacks import integrated_gradients
 from robattr.auditing.as_dataset import draw
+from robattr.auditing.record import parse_maps
 from robattr.certificates import Challenge, Examples, Smoothing, attack_certificates, certify
 from robattr.certificates.challenge import CERTIFICATES
 from robattr.engine.files import write_atomically
 from robattr.evaluation import OutputDir
+from robattr.models import zoo
 from robattr.reporting.certified import COLUMNS
 from robattr.reporting.tables import grid
 
@@ -29,23 +33,28 @@ TEXT = """\
 What no attack within an ℓ₂ radius r can move, proved for smoothed explanations ([Certificates](certificates.md)):
 *Answer certified* is the share of images whose smoothed answer is proved to stay the label; the other columns are
 means over these: pixels proved to stay among the top K or outside, top pixels proved to stay, and lower bounds of the
-top-K overlap and of the cosine. r = 0.1 is one pixel by 25.5 grey levels of 255, or all 784 by 0.9. Brackets: 95%
-intervals over images. *Noisy* is the accuracy on noisy copies. `fashion-mini` models are small networks trained by
-their recipes; the others are those of the zoo."""
+top-K overlap and of the cosine. σ and r are shares of the range of a pixel: r = 0.1 is one value by 25.5 grey levels of
+255, or each of the 784 of an MNIST image by 0.9, of the 3,072 of GTSRB by 0.46, of the 49,152 of Flower by 0.12. K is
+10% of the pixels. Brackets: 95% intervals over images. *Noisy* is the accuracy on noisy copies, of which there are n
+for each image; fewer copies prove less of the same network, so that rows with different n are not to be compared.
+
+`fashion-mini` models are small networks trained by their recipes, `fashion-mnist/madry` is the paper's network and
+recipe, and the others are those of the zoo. The other models of the paper are missing: their weights were not kept."""
 ATTACKS = """\
-Attacks on the certificates of the small networks: PGD through the average on the smoothed answer, on IFIA's loss and
-on the cosine. Within the certified radius nothing may break. Attacked within three times the radius, where nothing is
-claimed, a certificate may or may not hold: between the bound and what the attacks reach lies what is not known. The
-last two columns are means over all attacked images, *bound / lowest estimate that an attack reached*."""
-HEADINGS = ("Model", "r", "Accuracy", "Noisy", *(column.title for column in COLUMNS))
+Attacks on these certificates: PGD through the average on the smoothed answer, on IFIA's loss and on the cosine. Within
+the certified radius nothing may break. Attacked within three times the radius, where nothing is claimed, a certificate
+may or may not hold: between the bound and what the attacks reach lies what is not known. The last two columns are means
+over all attacked images, *bound / lowest estimate that an attack reached*."""
+HEADINGS = ("Model", "Map", "Images", "n", "r", "Accuracy", "Noisy", *(column.title for column in COLUMNS))
 ATTACK_HEADINGS = (
     "Model", "Certified at r", "Attacked within", *(f"Broken: {name}" for name in CERTIFICATES), "Overlap", "Cosine",
 )  # fmt: skip
 
 RECORDS = Path(__file__).parent / "certificates"
+FIGURE = Path(__file__).parent.parent / "docs" / "figures" / "certificates.png"
 WORK = Path("runs") / "certificates"
-POINTS, EXAMPLES = 5, 100
-SMOOTHING = Smoothing(sigma=0.25, samples=500, alpha=0.001, top=0.1)
+SMOOTHING = Smoothing(sigma=0.25, alpha=0.001, top=0.1)  # σ and the radii are shares of the range of the data
+POINTS = 5  # of ig
 RADII = (0.05, 0.1, 0.25)
 ATTACKED = 0.1
 HOW = Challenge(steps=10, draws=16)
@@ -53,44 +62,55 @@ HOW = Challenge(steps=10, draws=16)
 
 @dataclass(frozen=True)
 class Case:
-    """A model and its dataset; `trained` names the recipe of one that is trained here, and attacked."""
+    """A model, the test images on which it is certified, and within how many times the radius it is attacked.
+
+    weights   a run directory; without one a model that is not of the zoo is trained by its recipe
+    """
 
     model: str
-    dataset: str
-    trained: bool = False
+    map: str = "sg"
+    examples: int = 100
+    samples: int = 500
+    attacked: tuple[int, ...] = ()
+    weights: str = ""
 
     @property
     def name(self) -> str:
-        return self.model.replace("/", "-")
+        return f"{self.model.replace('/', '-')}-{self.map}"
+
+    @property
+    def dataset(self) -> str:
+        return self.model.split("/")[0]
 
 
 CASES = (
-    Case("fashion-mini/natural", "fashion-mini", trained=True),
-    Case("fashion-mini/ig-sum-norm", "fashion-mini", trained=True),
-    Case("mnist/ig-sum-norm-tuned", "mnist"),
-    Case("fashion-mnist/madry-tuned", "fashion-mnist"),
-    Case("fashion-mnist/ig-sum-norm-tuned", "fashion-mnist"),
+    Case("fashion-mini/natural", "ig", attacked=(1, 3)),
+    Case("fashion-mini/ig-sum-norm", "ig", attacked=(1,)),
 )
 
 
 def make(case: Case) -> dict[str, Any]:
     """The record of a case: the summary of its certificates, and of the attacks on them."""
-    folder = WORK / case.name
-    if case.trained:
-        training.train(recipes.get(case.model), folder / "run")
-    model = runs.load_model(folder / "run" if case.trained else case.model).eval()
-    x, y, ids = draw(data.load(case.dataset), EXAMPLES)
-    examples = Examples(model, integrated_gradients(POINTS), x, y, ids, SMOOTHING)
-    place = OutputDir(folder)
+    weights: str | Path = case.weights or case.model
+    if weights not in zoo.entries() and not case.weights:
+        weights = WORK / case.name / "run"
+        training.train(recipes.get(case.model), weights)
+    model, images = runs.load_model(weights).eval(), data.load(case.dataset)
+    (map,) = parse_maps(case.map, points=POINTS, bounds=images.bounds)
+    unit = images.bounds[1] - images.bounds[0]
+    smoothing = replace(SMOOTHING, sigma=SMOOTHING.sigma * unit, samples=case.samples)
+    examples = Examples(model, map, *draw(images, case.examples), smoothing, images.bounds)
+    place = OutputDir(WORK / case.name)
     about = {"run": case.model, "dataset": case.dataset, "command": "python -m results.certificates"}
 
     def progress(done: int, total: int) -> None:
         print(f"\r{case.name}  {done:,} of {total:,} noisy copies", end="", file=sys.stderr, flush=True)
 
-    found = certify(examples, RADII, out=place, metadata=about, progress=progress)
+    found = certify(examples, [r * unit for r in RADII], out=place, metadata=about, progress=progress)
+    claim = ATTACKED * unit
     attacks = [
-        attack_certificates(examples, found, ATTACKED, HOW.within(times * ATTACKED), out=place, progress=progress)
-        for times in ((1, 3) if case.trained else ())
+        attack_certificates(examples, found, claim, HOW.within(times * claim), out=place, progress=progress)
+        for times in case.attacked
     ]
     return {**found.summary, "attacks": attacks}
 
@@ -101,50 +121,87 @@ def section(records: Sequence[Mapping[str, Any]]) -> str:
         return ""
     s, first = records[0]["settings"], records[0]
     settings = (
-        f"{first['map']} maps of {s['points']} points, σ = {s['sigma']:g}, {s['samples']:,} noisy copies, "
-        f"{1 - s['alpha']:.4g} confidence for each image, K = {first['k']}; {first['examples']} random test images; "
-        f"on {first['device']}, torch {first['versions']['torch']}."
+        f"σ = {SMOOTHING.sigma:g} of the range, {1 - s['alpha']:.4g} confidence for each image; random test images; ig "
+        f"maps of {POINTS} points; on {first['device']}, torch {first['versions']['torch']}."
     )
     certified = [_certified(made, row) for made in records for row in made["radii"]]
     attacked = [_attacked(made, found) for made in records for found in made["attacks"]]
-    parts = ["## Certificates", TEXT, settings, grid(HEADINGS, certified), ATTACKS, grid(ATTACK_HEADINGS, attacked)]
+    picture = f"![Bounds beside what attacks reached](figures/{FIGURE.name})"
+    parts = [
+        "## Certificates", TEXT, settings, grid(HEADINGS, certified), ATTACKS, grid(ATTACK_HEADINGS, attacked), picture,
+    ]  # fmt: skip
     return "\n\n".join(parts)
 
 
 def read(folder: Path = RECORDS) -> list[dict[str, Any]]:
     """The records, in the order of the cases."""
-    files = [folder / f"{case.name}-ig.json" for case in CASES]
+    files = [folder / f"{case.name}.json" for case in CASES]
     return [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
 
 
 def _certified(made: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
     accuracy = [f"{made['columns'][key]['value']:.1%}" for key in ("nat_acc", "noisy_acc")]
     cells = [f"{c.show(row[c.key]['value'])} {c.show_interval(row[c.key]['low'], row[c.key]['high'])}" for c in COLUMNS]
-    return [f"`{made['run']}`", f"{row['radius']:g}", *accuracy, *(cell.strip() for cell in cells)]
+    size = (made["map"], f"{made['examples']}", f"{made['settings']['samples']}", _in_ranges(made, row["radius"]))
+    return [f"`{made['run']}`", *size, *accuracy, *(cell.strip() for cell in cells)]
 
 
 def _attacked(made: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     """The certificates at the claimed radius of all attacked images, beside what the attacks reached."""
-    claim, k, broken = found["settings"]["claim"], made["k"], found["broken"]
-    at = [row["radius"] for row in made["radii"]].index(claim)
-    bound = {key: fmean(each[at] for each in made["per_example"][key]) for key in ("overlap", "cosine")}
+    k, broken = made["k"], found["broken"]
+    bound = {key: fmean(_bounds(made, found, key)) for key in ("overlap", "cosine")}
     return [
         f"`{made['run']}`",
-        f"{claim:g}",
-        f"{found['settings']['radius']:g}",
+        *(_in_ranges(made, found["settings"][key]) for key in ("claim", "radius")),
         *(f"{broken[name]} of {found['examples']}" for name in CERTIFICATES),
         f"{bound['overlap'] / k:.1%} / {found['worst']['overlap'] / k:.1%}",
         f"{bound['cosine']:.3f} / {found['worst']['cosine']:.3f}",
     ]
 
 
+def _bounds(made: Mapping[str, Any], found: Mapping[str, Any], key: str) -> list[float]:
+    """The certificates of each image at the radius that was attacked."""
+    at = [row["radius"] for row in made["radii"]].index(found["settings"]["claim"])
+    return [each[at] for each in made["per_example"][key]]
+
+
+def _in_ranges(made: Mapping[str, Any], radius: float) -> str:
+    low, high = made["bounds"]
+    return f"{radius / (high - low):g}"
+
+
+def draw_attacks(records: Sequence[Mapping[str, Any]]) -> None:
+    """Each attacked image as a point: its bound, and the lowest estimate that an attack within the radius reached."""
+    figure = Figure(figsize=(7.6, 3.9), layout="constrained")
+    for axis, key in zip(figure.subplots(1, 2), ("overlap", "cosine"), strict=True):
+        for made in records:
+            for found in (each for each in made["attacks"] if each["settings"]["radius"] == each["settings"]["claim"]):
+                unit = made["k"] if key == "overlap" else 1
+                x, y = ([v / unit for v in each] for each in (_bounds(made, found, key), found["per_example"][key]))
+                axis.scatter(x, y, s=9, alpha=0.6, linewidths=0, label=f"{made['run']} ({made['map']})")
+        low = min(axis.get_xlim()[0], axis.get_ylim()[0])
+        axis.plot([low, 1], [low, 1], color="0.4", linewidth=1)
+        axis.fill_between([low, 1], [low, low], [low, 1], color="0.92", linewidth=0)
+        axis.text(0.97, 0.04, "here a bound would be broken", transform=axis.transAxes, ha="right", color="0.4")
+        axis.set(
+            xlabel=f"certified {key}",
+            ylabel=f"lowest {key} that an attack reached",
+            xlim=(low, 1),
+            ylim=(low, 1.02 - 0.02 * low),
+        )
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, fontsize=8)
+    figure.savefig(FIGURE, dpi=150)
+
+
 def main() -> None:
     RECORDS.mkdir(exist_ok=True)
-    for case in CASES:
-        target = RECORDS / f"{case.name}-ig.json"
+    for case in (case for case in CASES if case.name in (sys.argv[1:] or {each.name for each in CASES})):
+        target = RECORDS / f"{case.name}.json"
         if not target.is_file():
             write_atomically(target, f"{json.dumps(make(case))}\n".encode())
             print(f"wrote {target}")
+    draw_attacks(read())
 
 
 if __name__ == "__main__":

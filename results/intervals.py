@@ -28,7 +28,7 @@ KEPT = (
 )  # fmt: skip
 NAMES = {"natural": "NATURAL", "madry": "Madry et al.", "ig-norm": "IG-NORM", "interval-bound": "interval bound"}
 HEADINGS = (
-    "Dataset", "Training", "ε", "Accuracy", "Certified accuracy", "An attack reaches", "**Certified bound**",
+    "Dataset", "Training", "Steps", "ε", "Accuracy", "Certified accuracy", "An attack reaches", "**Certified bound**",
     "Bound / attack (median)", "Bound without x",
 )  # fmt: skip
 TEXT = """\
@@ -41,8 +41,8 @@ loss ends and one from a random point: the truth lies between it and the bound. 
 prove for any valid input in the place of x.
 
 A certificate is vacuous where the bound is far above the attack, or not far below the bound without x. A constant
-network has bound 0, so that the bound is to be read beside the accuracy. Trained on two CPU cores, one seed each;
-settings by a few shorter trials on validation images."""
+network has bound 0, so that the bound is to be read beside the accuracy. Trained on a CPU, one seed each, the controls
+for fewer steps; settings by a few shorter trials on validation images."""
 
 
 def record(run: Run, *, examples: int = EXAMPLES) -> dict[str, Any]:
@@ -78,6 +78,7 @@ def _row(made: Mapping[str, Any]) -> list[str]:
     return [
         config["dataset"],
         escape_markdown(NAMES[config["method"]]),
+        f"{config['steps']:,}",
         f"{config['eps']:g}",
         f"{correct.value:.1%} [{100 * correct.low:.1f}, {100 * correct.high:.1f}]",
         f"{answer.value:.1%} [{100 * answer.low:.1f}, {100 * answer.high:.1f}]",

@@ -27,9 +27,9 @@ def test_the_section_shows_means_and_the_median_ratio() -> None:
         "correct": [1.0, 1.0, 1.0, 0.0], "answer": [1.0, 0.0, 1.0, 0.0], "bound": [2.0, 4.0, 6.0, 8.0],
         "attacked": [1.0, 1.0, 2.0, 4.0], "clean": [1.0] * 4, "uninformed": [50.0] * 4,
     }  # fmt: skip
-    config = {"dataset": "mnist", "method": "interval-bound", "eps": 0.1}
+    config = {"dataset": "mnist", "method": "interval-bound", "eps": 0.1, "steps": 5000}
     text = section([{"config": config, "examples": 4, "found": found}])
-    assert "| mnist | interval bound | 0.1 | 75.0% [30.1, 95.4] | 50.0% [15.0, 85.0] | 2 | **5** | 2.5 | 50 |" in text
+    assert "| mnist | interval bound | 5,000 | 0.1 | 75.0% [30.1, 95.4] | 50.0% [15.0, 85.0] | 2 | **5** | 2.5 | 50 |" in text
     assert section([]) == ""
 
 

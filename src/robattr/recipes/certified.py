@@ -2,8 +2,8 @@
 
 `small_cnn` has no max-pool, which intervals do not pass, and few layers, each of which widens them. ε is 0.1 on both
 datasets, the paper's for Fashion-MNIST; its 0.3 for MNIST is beyond a network of this size. ε grows from 0, because the
-bounds of an untrained network are hundreds of times the loss. The same network and steps with another objective are the
-control: `robattr train mnist/interval-bound --set method=natural` (or madry, ig-norm).
+bounds of an untrained network are hundreds of times the loss. The same network with another objective is the control:
+`robattr train mnist/interval-bound --set method=natural --set steps=2000` (or madry, ig-norm).
 """
 
 from __future__ import annotations
