@@ -1,0 +1,70 @@
+"""Load: a report of 1,000 runs, and the comparison of two evaluations of 10,000 examples."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from torture.processes import run
+
+RUNS, MOST_SECONDS, MOST_BYTES = 1000, 15.0, 5_000_000
+EXAMPLES, COMPARE_SECONDS = 10_000, 2.0
+
+
+def torture(place: Path, stock: Path) -> bool:
+    """Print the times and sizes; whether they are within the limits."""
+    from fake_runs import METHODS, write_run
+
+    many = place / "many"
+    made = [write_run(many / "of", method, gallery=True) for method in METHODS]
+    for number in range(RUNS):
+        method = made[number % len(made)]
+        copy = many / f"run{number}"
+        shutil.copytree(method, copy)
+        config = json.loads((copy / "config.json").read_text())
+        (copy / "config.json").write_text(json.dumps({**config, "seed": number}))
+    names = [f"run{number}" for number in range(RUNS)]
+    ended = run(["report", *names, "-o", "all.html"], many)
+    size = (many / "all.html").stat().st_size if not ended.code else 0
+    reported = not ended.code and ended.seconds <= MOST_SECONDS and size <= MOST_BYTES
+    print(f"report of {RUNS} runs: {ended.seconds:.1f} s, {size / 1e6:.1f} MB {_said(ended)}", flush=True)
+    pair = place / "pair"
+    for name in ("one", "two"):
+        records(pair / name, seed=len(name) + (name == "two"))
+    ended = run(["compare", "one", "two"], pair)
+    print(f"compare of {EXAMPLES:,} records: {ended.seconds:.2f} s {_said(ended)}", flush=True)
+    return reported and not ended.code and ended.seconds <= COMPARE_SECONDS
+
+
+def records(at: Path, *, seed: int) -> None:
+    """An evaluated run of EXAMPLES examples with invented scores, and a summary that they give."""
+    from robattr.evaluation.evaluate_batch import SCORES
+    from robattr.evaluation.faithfulness import SCORES as FAITHFUL
+    from robattr.evaluation.summary import columns, sealed
+
+    rng = np.random.default_rng(seed)
+    (at / "records").mkdir(parents=True)
+    (at / "config.json").write_text(json.dumps({"dataset": "fashion-mini", "method": "natural", "recipe": "x"}))
+    rows = []
+    for i in range(EXAMPLES):
+        correct = bool(rng.random() < 0.9)
+        scores = {name: float(rng.random()) if correct else None for name in (*SCORES, *FAITHFUL)}
+        curve = {"topk": rng.random(20).tolist(), "kendall": rng.random(20).tolist()}
+        rows.append(
+            {"id": i, "label": i % 10, "predicted": i % 10, "correct": correct, "adv_correct": correct and bool(i % 3)}
+            | {"kept": True if correct else None, "iterate": 3, "excluded": None, "centre": [1.5, 2.5], **scores}
+            | {"diagnostics": {"curves": curve, "completeness_gap": 0.01, "vanishing_loss": False}}
+        )
+    file = at / "records" / "paper-ig.json"
+    made = {"protocol": "paper", "map": "ig", "examples": EXAMPLES, "columns": columns(rows)}
+    file.with_suffix(".jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file.with_suffix(".settings").write_text(json.dumps({"settings": {"eps": 0.1, "weights": str(seed)}}))
+    file.write_text(json.dumps(sealed(made, rows)))
+
+
+def _said(ended: object) -> str:
+    code, output = ended.code, ended.output  # type: ignore[attr-defined]
+    return f"(exit {code}: {output.strip()[-300:]})" if code else ""
