@@ -7,7 +7,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 NUMERICAL := tests/formula tests/engine tests/metrics tests/attacks tests/models
 
 .DEFAULT_GOAL := help
-.PHONY: help install test numerical compiled check format demo docs bench results clean
+.PHONY: help install test numerical compiled torture check format demo docs bench results clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ numerical: install  ## run the numerical tests alone
 
 compiled: install  ## compile every named objective on the CPU and compare it with the plain formula (minutes)
 	$(PYTEST) -m inductor tests/engine/test_inductor.py
+
+torture: install  ## kill every command, damage its files, fill its disk; seeded, prints its figures (minutes)
+	PYTHONPATH=tests $(BIN)/python -m torture
 
 check: install  ## lint, formatting and types
 	$(BIN)/ruff check .

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import tomllib
-from math import isfinite
+from functools import cache
 from reprlib import repr as short
 from typing import Any
 
+LARGEST = 2.0**1000
 WORDS = {
     int: "a whole number",
     float: "a number",
@@ -23,10 +24,13 @@ WORDS = {
 }
 
 
+_DECODER = json.JSONDecoder(parse_constant=lambda _: None)  # made once: `json.loads` makes one for each call
+
+
 def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text; NaN and infinities, which JSON lacks, become None. Raises ValueError alone."""
     try:
-        return json.loads(text, parse_constant=lambda _: None)
+        return _DECODER.decode(text if isinstance(text, str) else text.decode(json.detect_encoding(text)))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -39,54 +43,52 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError("it is nested too deeply") from None
 
 
-def check_form(value: Any, form: Any, at: str = "") -> None:
+def check_form(value: Any, form: Any) -> None:
     """Raise a ValueError that says where `value` does not have the form, what was expected and what is there."""
+    if odd := _odd(value, form):
+        at, reason = odd
+        raise ValueError(f"{at.removeprefix('.') or 'it'}{reason}")
+
+
+def _odd(value: Any, form: Any) -> tuple[str, str] | None:
+    """The first place that does not have the form, and why; None where all do."""
     if isinstance(form, tuple):
-        if not any(_fits(value, one) for one in form):
-            raise _unlike(value, form, at)
-    elif isinstance(form, list):
-        _check_type(value, list, at)
+        return None if any(_odd(value, one) is None for one in form) else ("", _unlike(value, form))
+    if not _is(value, _outer(form)):
+        return "", _unlike(value, (form,))
+    if isinstance(form, list):
         for number, item in enumerate(value):
-            check_form(item, form[0], f"{at}[{number}]")
+            if odd := _odd(item, form[0]):
+                return f"[{number}]{odd[0]}", odd[1]
     elif isinstance(form, dict):
-        _check_type(value, dict, at)
         for key, inner in form.items():
-            for name in value if key is str else [key.removesuffix("?")]:
-                place = f"{at}.{name}" if at else str(name)
+            for name in value if key is str else (_name(key),):
                 if name in value:
-                    check_form(value[name], inner, place)
+                    if odd := _odd(value[name], inner):
+                        return f".{name}{odd[0]}", odd[1]
                 elif not key.endswith("?"):
-                    raise ValueError(f"{place} is missing")
-    else:
-        _check_type(value, form, at)
+                    return f".{name}", " is missing"
+    return None
 
 
-def _fits(value: Any, form: Any) -> bool:
-    try:
-        check_form(value, form)
-    except ValueError:
-        return False
-    return True
+@cache
+def _name(key: str) -> str:
+    return key.removesuffix("?")
 
 
-def _check_type(value: Any, kind: Any, at: str) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2.0**1000
+def _is(value: Any, kind: Any) -> bool:
     if kind is float:
-        fits = number and isfinite(value)
-    elif kind is int:
-        fits = number and isinstance(value, int) and abs(value) < 2**63
-    else:
-        fits = value is None if kind is None else isinstance(value, kind)
-    if not fits:
-        raise _unlike(value, kind, at)
+        return type(value) in (int, float) and -LARGEST < value < LARGEST  # false for NaN
+    if kind is int:
+        return type(value) is int and -(2**63) < value < 2**63
+    return value is None if kind is None else isinstance(value, kind)
 
 
-def _unlike(value: Any, form: Any, at: str) -> ValueError:
-    kinds = form if isinstance(form, tuple) else (form,)
+def _unlike(value: Any, kinds: tuple[Any, ...]) -> str:
     expected = " or ".join(
         dict.fromkeys("nothing" if k is None else WORDS.get(k, "an object") for k in map(_outer, kinds))
     )
-    return ValueError(f"{at or 'it'}: expected {expected}, got {short(value)}")
+    return f": expected {expected}, got {short(value)}"
 
 
 def _outer(form: Any) -> Any:

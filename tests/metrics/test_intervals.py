@@ -112,6 +112,39 @@ def test_sign_flip_of_many_pairs_estimates_the_same_p():
     assert paired(first, second) == paired(first, second)
 
 
+@pytest.mark.parametrize("shift", [0.0, 0.02, 0.06])
+def test_expansions_of_many_pairs_are_what_draws_estimate(shift, monkeypatch):
+    """Within 5 standard errors of 10,000 draws: √(p(1 − p)/R) for p; √(0.025 · 0.975/R)/φ(1.96) = 0.027 for an end."""
+    rng = np.random.default_rng(7)
+    d = rng.exponential(size=1500) - 1 + shift  # skewed
+    first, second = dict.fromkeys(range(1500), 0.0), dict(enumerate(d))
+    got = paired(first, second)
+    monkeypatch.setattr(intervals, "LARGE", math.inf)
+    drawn = paired(first, second)
+    assert got != drawn
+    assert abs(got.p_value - drawn.p_value) < 5 * math.sqrt(drawn.p_value * (1 - drawn.p_value) / 10_000) + 1e-4
+    error = 5 * 0.027 * d.std() / math.sqrt(len(d))
+    assert (got.difference.low, got.difference.high) == pytest.approx(
+        (drawn.difference.low, drawn.difference.high), abs=error
+    )
+
+
+@pytest.mark.parametrize(("better", "worse"), [(700, 650), (1300, 1200), (640, 640), (900, 700)])
+def test_many_pairs_of_accuracies_have_the_p_of_the_exact_binomial_test(better, worse):
+    """McNemar's exact test; the next term of the expansion is below 1/n."""
+    n = better + worse
+    first = {i: float(i >= better) if i < n else 1.0 for i in range(5000)}
+    second = {i: float(i < better) if i < n else 1.0 for i in range(5000)}
+    assert paired(first, second).p_value == pytest.approx(stats.binomtest(better, n).pvalue, abs=1 / n)
+
+
+def test_a_few_large_differences_among_many_are_not_taken_for_normal():
+    first = dict.fromkeys(range(1100), 0.0)
+    got = paired(first, {**first, 5: 1.0, 17: 1.0, 99: 1.0})
+    assert got.p_value == 0.25
+    assert got.difference.low == 0.0
+
+
 def test_equal_models_do_not_differ_and_unequal_ones_do():
     first = scores(1, 50)
     same = paired(first, first)

@@ -1,4 +1,4 @@
-"""`python -m torture [kills] [load] …`: run the sections named, or all; exit code 1 if one of them found something."""
+"""`python -m torture [kills] [load] [input] [faults]`: exit code 1 if a section, or any of all, finds something."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ os.environ.update(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1", MPLBACKEND="
 os.environ.pop("ROBATTR_DATA", None)
 
 MEMORY = "/dev/shm"  # where syncing costs nothing; a kill of a process, unlike one of the machine, loses no write
+SECTIONS = ("kills", "load", "input", "faults")
 IMPORTED = (
     "optuna", "safetensors.torch", "matplotlib.pyplot", "jinja2", "PIL.Image", "requests", "tqdm", "scipy.stats",
-    "torch._dynamo", "robattr.auditing", "robattr.reporting.html", "robattr.reporting.figures", "robattr.training.sweep",
-    "robattr.certificates", "robattr.runs", "robattr.cli.reproduce", "audit_fixtures",
+    "torch._dynamo", "robattr.auditing", "robattr.reporting.html", "robattr.reporting.figures",
+    "robattr.training.sweep", "robattr.certificates", "robattr.runs", "robattr.cli.reproduce", "audit_fixtures",
 )  # fmt: skip
 
 
 def main() -> None:
     """Run the sections."""
     parser = argparse.ArgumentParser(prog="torture", description=__doc__)
-    parser.add_argument("sections", nargs="*", help="kills (default: all)")
+    parser.add_argument("sections", nargs="*", help=f"{', '.join(SECTIONS)} (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--only", default="", help="commands, with commas")
+    parser.add_argument("--examples", type=int, default=400, help="damaged files, and odd options")
+    parser.add_argument("--only", default="", help="commands to kill, with commas")
     asked = parser.parse_args()
     import torch
 
@@ -45,11 +47,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="torture-", dir=MEMORY if os.path.isdir(MEMORY) else None) as folder:
         place = Path(folder)
         stock = prepare(place / "stock", server)
-        from torture import kills
+        from torture import faults, inputs, kills, load
 
-        began = time.monotonic()
-        found = kills.torture(place, stock, server, seed=asked.seed, kills=asked.kills, only=set(filter(None, asked.only.split(","))))
-        held &= kills.total(found, began)
+        began, wanted = time.monotonic(), asked.sections or SECTIONS
+        if "kills" in wanted:
+            only = set(filter(None, asked.only.split(",")))
+            found = kills.torture(place, stock, server, seed=asked.seed, kills=asked.kills, only=only)
+            held &= kills.total(found, began)
+        if "load" in wanted:
+            held &= load.torture(place)
+        if "input" in wanted:
+            held &= inputs.torture(place, stock, number=asked.seed, examples=asked.examples)
+        if "faults" in wanted:
+            held &= faults.Faults(place, stock, server, seed=asked.seed).torture()
     sys.exit(not held)
 
 

@@ -22,7 +22,18 @@ SHORT = [
     for word in ("steps=4", "batch=4", "log_every=1", "validate_every=2", "checkpoint_every=1", "precision=fp32")
 ]
 CPU = ["--device", "cpu"]
-AUDIT = ["--model", "audit_fixtures:factory", "--data", "images", "--examples", "8", "--iterations", "1", "--points", "2"]
+AUDIT = [
+    "--model",
+    "audit_fixtures:factory",
+    "--data",
+    "images",
+    "--examples",
+    "8",
+    "--iterations",
+    "1",
+    "--points",
+    "2",
+]
 TIMES = re.compile(r"(started|finished|seconds|earlier|resumed|rate|command|digest)")
 
 
@@ -64,9 +75,7 @@ def shrink() -> None:
     from robattr.training import run_directory
 
     whole = data.load("fashion-mini")
-    few = replace(
-        whole, train=whole.train.first(400), validation=whole.validation.first(20), test=whole.test.first(20)
-    )
+    few = replace(whole, train=whole.train.first(400), validation=whole.validation.first(20), test=whole.test.first(20))
     catalog.DATASETS["fashion-mini"] = replace(data.info("fashion-mini"), read=lambda folder: few, sizes=(400, 20, 20))
     protocol._PAPER["fashion-mini"] = replace(protocol.paper("fashion-mini"), steps=2, pgd_steps=1, repeats=1, N=2)
     run.BATCH = (4, 4)  # so that eight examples are written by more than one batch

@@ -115,7 +115,9 @@ def _finish(command: Command, here: Path, want: dict[str, Any], tally: Tally) ->
             tally.note("doubled", f"{name} is left over: {str(got[name])[:100]}")
         elif got[name] != want[name]:
             more = len(str(got[name])) > len(str(want[name]))
-            tally.note("doubled" if more else "lost", f"{name}: expected {str(want[name])[:300]}, got {str(got[name])[:300]}")
+            tally.note(
+                "doubled" if more else "lost", f"{name}: expected {str(want[name])[:300]}, got {str(got[name])[:300]}"
+            )
 
 
 def _torn(path: Path) -> bool:
@@ -150,7 +152,9 @@ def show(tallies: list[Tally], *, heading: bool = True) -> None:
 
 def total(tallies: list[Tally], began: float) -> bool:
     """Print the sum; whether nothing was found."""
-    whole = Tally("all", sum(t.calls for t in tallies), sum(t.injected for t in tallies), sum(t.random for t in tallies))
+    whole = Tally(
+        "all", sum(t.calls for t in tallies), sum(t.injected for t in tallies), sum(t.random for t in tallies)
+    )
     for tally in tallies:
         whole.found += tally.found
     show([whole], heading=False)

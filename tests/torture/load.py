@@ -14,7 +14,7 @@ RUNS, MOST_SECONDS, MOST_BYTES = 1000, 15.0, 5_000_000
 EXAMPLES, COMPARE_SECONDS = 10_000, 2.0
 
 
-def torture(place: Path, stock: Path) -> bool:
+def torture(place: Path) -> bool:
     """Print the times and sizes; whether they are within the limits."""
     from fake_runs import METHODS, write_run
 
@@ -43,7 +43,7 @@ def records(at: Path, *, seed: int) -> None:
     """An evaluated run of EXAMPLES examples with invented scores, and a summary that they give."""
     from robattr.evaluation.evaluate_batch import SCORES
     from robattr.evaluation.faithfulness import SCORES as FAITHFUL
-    from robattr.evaluation.summary import columns, sealed
+    from robattr.evaluation.summary import sealed
 
     rng = np.random.default_rng(seed)
     (at / "records").mkdir(parents=True)
@@ -59,7 +59,7 @@ def records(at: Path, *, seed: int) -> None:
             | {"diagnostics": {"curves": curve, "completeness_gap": 0.01, "vanishing_loss": False}}
         )
     file = at / "records" / "paper-ig.json"
-    made = {"protocol": "paper", "map": "ig", "examples": EXAMPLES, "columns": columns(rows)}
+    made = {"protocol": "paper", "map": "ig", "examples": EXAMPLES, "columns": {}}
     file.with_suffix(".jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     file.with_suffix(".settings").write_text(json.dumps({"settings": {"eps": 0.1, "weights": str(seed)}}))
     file.write_text(json.dumps(sealed(made, rows)))

@@ -1,7 +1,7 @@
 """Commands in forked processes that have imported everything, which die where they are told to.
 
-A call that changes the disk is one at which something can go wrong: opening a file to write, writing, syncing, renaming,
-removing, making a folder, locking. In the child every such call is counted, through Python's audit events and three
+At a call that changes the disk something can go wrong: opening a file to write, writing, syncing, renaming, removing,
+making a folder, locking. In the child every such call is counted, through Python's audit events and three
 functions that have none, and `Trap` says what happens at which of them.
 """
 
@@ -137,14 +137,14 @@ class Ended:
 
 def run(
     words: Sequence[str], place: Path, *, trap: Trap | None = None, after: float | None = None,
-    first: Callable[[], None] = lambda: None,
+    first: Callable[[], object] = lambda: None, patience: float = HUNG,
 ) -> Ended:  # fmt: skip
     """`robattr WORDS` in the folder `place`, in a forked process; killed `after` so many seconds, if given.
 
     `first` is called in the child before everything else.
     """
     log, calls = place.with_name(f"{place.name}.log"), place.with_name(f"{place.name}.calls")
-    child, began = start(words, place, trap=trap, first=first), time.monotonic()
+    child, began = start(words, place, trap=trap, first=first, patience=patience), time.monotonic()
     if after is not None:
         time.sleep(max(0.0, began + after - time.monotonic()))
         os.kill(child, signal.SIGKILL)  # a child that has ended is a zombie until `waitpid`
@@ -156,8 +156,8 @@ def run(
 
 
 def start(
-    words: Sequence[str], place: Path, *, trap: Trap | None = None, first: Callable[[], None] = lambda: None,
-    log: Path | None = None,
+    words: Sequence[str], place: Path, *, trap: Trap | None = None, first: Callable[[], object] = lambda: None,
+    log: Path | None = None, patience: float = HUNG,
 ) -> int:  # fmt: skip
     """The id of a forked process that runs `robattr WORDS` in `place`; its output goes to PLACE.log."""
     log = log or place.with_name(f"{place.name}.log")
@@ -168,7 +168,7 @@ def start(
     code = 70
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(int(HUNG))
+        signal.alarm(int(patience))
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(out, 1)
         os.dup2(out, 2)

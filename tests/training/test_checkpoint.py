@@ -13,6 +13,8 @@ import torch
 from robattr.errors import CheckpointError
 from robattr.training import checkpoint
 from robattr.training.config import TrainConfig
+from robattr.training.loop import train
+from train_fixtures import QUICK, tiny_data, tiny_net
 
 RUN = TrainConfig(method="ig-norm")
 
@@ -49,6 +51,16 @@ def test_what_a_killed_writer_left_is_ignored_and_swept_up(tmp_path):
     assert (step_of(content), refused) == (10, [])
     write(tmp_path, 20)
     assert sorted(path.name[:14] for path in tmp_path.iterdir()) == ["step-000000010", "step-000000020"]
+
+
+def test_a_resumed_run_drops_what_a_kill_left_there(tmp_path):
+    train(QUICK, tmp_path, dataset=tiny_data(), model=tiny_net())
+    folder = tmp_path / "checkpoints"
+    kept = sorted(folder.iterdir())
+    for name in ("step-000000001-0123456789abcdef.pt", ".step-000000006-0123456789abcdef.pt.1.tmp"):
+        (folder / name).write_bytes(b"left")
+    train(QUICK, tmp_path, dataset=tiny_data(), model=tiny_net())
+    assert sorted(folder.iterdir()) == kept
 
 
 def test_an_empty_folder_has_none(tmp_path):

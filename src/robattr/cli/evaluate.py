@@ -162,7 +162,7 @@ def compare(
         if (summary := path.with_suffix(".json")).is_file():
             made = read_summary(summary)
             check(made, records_of(made, records), source=summary)
-    _check_comparable(paths)
+    _check_comparable(paths, sides)
     found = paired(*sides)
     names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
     title = f"{second} − {first} · {protocol} protocol · {map_name} maps"
@@ -172,7 +172,7 @@ def compare(
         typer.echo(f"Only one of the two has {apart} of the examples: they are left out.")
 
 
-def _check_comparable(paths: list[Path]) -> None:
+def _check_comparable(paths: list[Path], sides: list[list[Any]]) -> None:
     """Reject two evaluations with different settings or examples."""
     from robattr.evaluation.records import read_settings
 
@@ -182,19 +182,18 @@ def _check_comparable(paths: list[Path]) -> None:
         raise InvalidInput(
             f"expected two evaluations with the same settings, got {', '.join(odd)}: evaluate both again"
         )
-    if reason := _different_examples(paths):
+    if reason := _different_examples(paths, sides):
         raise InvalidInput(f"expected evaluations of the same examples, but {reason}: evaluate both on the same data")
 
 
-def _different_examples(paths: list[Path]) -> str:
+def _different_examples(paths: list[Path], sides: list[list[Any]]) -> str:
     """Why equal ids are not the same examples, or an empty string: datasets of one name may differ in their images."""
     import numpy as np
 
     from robattr.evaluation.gallery import path_for, read_gallery
-    from robattr.evaluation.records import read
     from robattr.training.run_directory import RunDirectory, read_config
 
-    labels = [{r["id"]: r["label"] for r in read(path)} for path in paths]
+    labels = [{r["id"]: r.get("label") for r in records} for records in sides]
     if odd := [i for i in labels[0] if labels[1].get(i, labels[0][i]) != labels[0][i]]:
         return f"example {odd[0]} has label {labels[0][odd[0]]} and {labels[1][odd[0]]}"
     kept = [path_for(path) for path in paths]

@@ -20,6 +20,7 @@ Score = float | None  # None is how records write a NaN
 LEVEL = 0.95
 TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 RESAMPLES = 10_000
+LARGE = 1000  # examples beyond which a comparison is computed by expansions instead of draws
 _BLOCK = 1 << 22  # draws held in memory at a time
 
 
@@ -95,26 +96,53 @@ def paired(first: Mapping[int, Score], second: Mapping[int, Score]) -> Compariso
     Pairs whose score is NaN for either model are excluded and counted. The p-value is two-sided: if the models were
     equal, every difference could as well have the other sign, so it is the share of sign patterns whose mean is at
     least as far from 0 as the observed one. All patterns are tried if there are at most RESAMPLES; else that many
-    random ones, and p = (1 + number as far)/(1 + RESAMPLES).
+    random ones, and p = (1 + number as far)/(1 + RESAMPLES). Of more than LARGE pairs, interval and p-value are the
+    limits that the draws would estimate, by expansions that are more exact than RESAMPLES draws.
     """
     shared = sorted(first.keys() & second.keys())
     unpaired = len(first) + len(second) - 2 * len(shared)
     if not shared:
         raise InvalidInput("expected two evaluations of the same examples, got no id in common: evaluate both alike")
     differences = _floats(second[i] for i in shared) - _floats(first[i] for i in shared)
-    return Comparison(mean(differences), _sign_flip(_finite(differences)[0]), unpaired)
+    kept, excluded = _finite(differences)
+    estimate = _expanded_mean(kept, excluded) if _many(kept - kept.mean()) else mean(differences)
+    return Comparison(estimate, _sign_flip(kept), unpaired)
+
+
+def _many(d: Floats) -> bool:
+    """Whether the sum of the values is close to normal: they are many, and not a few of them make up all of it."""
+    squares = d**2
+    return len(d) > LARGE and float(squares.sum()) ** 2 > LARGE / 10 * float((squares**2).sum())
+
+
+def _expanded_mean(d: Floats, excluded: int) -> Estimate:
+    """The mean and its percentile bootstrap interval, by Cornish and Fisher's expansion of the bootstrap's quantiles:
+
+        x̄ + σ/√n (z + γ (z² − 1)/(6√n)),   σ and γ the standard deviation and the skewness of the values.
+
+    Its error is O(1/n) of σ/√n; that of 10,000 draws is 0.03 σ/√n. (Hall, The Bootstrap and Edgeworth Expansion, 1992)
+    """
+    n, value, sigma = len(d), float(d.mean()), float(d.std())
+    skewness = float(((d - value) ** 3).mean()) / sigma**3
+    z = NormalDist().inv_cdf(TAILS[1])
+    bend = skewness * (z * z - 1) / (6 * n**0.5)
+    low, high = (value + sigma / n**0.5 * (side + bend) for side in (-z, z))
+    return Estimate(value, low, high, n, excluded)
 
 
 def _sign_flip(d: Floats) -> float:
-    n = len(d)
-    if n == 0:
+    if len(d) == 0:
         return float("nan")
+    d = d[d != 0]  # whose sign does not matter
+    n = len(d)
     total = d.sum()
     # Equal sums in another order may differ in the last bits: they count as equally far.
     threshold = abs(total) - 1e-12 * np.abs(d).sum()
     if 2**n <= RESAMPLES:
         flipped = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
         return float(np.mean(np.abs(total - 2 * (flipped @ d)) >= threshold))
+    if _many(d):
+        return max(_expanded_sign_flip(d), 1 / (1 + RESAMPLES))
     rng = np.random.default_rng(0)
 
     def sums(some: int) -> Floats:
@@ -123,6 +151,22 @@ def _sign_flip(d: Floats) -> float:
 
     far = np.abs(_in_blocks(RESAMPLES, n, sums)) >= threshold
     return float((1 + far.sum()) / (1 + RESAMPLES))
+
+
+def _expanded_sign_flip(d: Floats) -> float:
+    """P(|Σ ±dᵢ| ≥ |Σ dᵢ|) by Edgeworth's expansion for a symmetric sum, with x = |Σ dᵢ| / √Σdᵢ²:
+
+        2 (Φ(−x) − φ(x) (x³ − 3x) Σdᵢ⁴ / (12 (Σdᵢ²)²)).
+
+    Where all |dᵢ| are equal to a, as for accuracies, the sums are 2a apart, and |Σ dᵢ| is reduced by half of that.
+    """
+    squares = d**2
+    scale = float(squares.sum()) ** 0.5
+    apart = float(np.abs(d).min()) if np.ptp(np.abs(d)) < 1e-12 * np.abs(d).max() else 0.0
+    x = max(0.0, abs(float(d.sum())) - apart) / scale
+    normal = NormalDist()
+    bend = (x**3 - 3 * x) * float((squares**2).sum()) / (12 * scale**4)
+    return min(1.0, 2 * (normal.cdf(-x) - normal.pdf(x) * bend))
 
 
 def _in_blocks(resamples: int, n: int, draw: Callable[[int], Floats]) -> Floats:

@@ -70,10 +70,15 @@ def save(folder: Path, content: bytes, *, step: int, keep: int) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / f"step-{step:09d}-{_digest(content)}.pt"
     write_atomically(path, content)
+    tidy(folder, step=step, keep=keep)
+    return path
+
+
+def tidy(folder: Path, *, step: int, keep: int) -> None:
+    """Remove what a newer checkpoint, that of `step`, has made superfluous, and what killed writers left."""
     for old in [found for found in listed(folder) if found.step < step][: -(keep - 1)]:
         old.path.unlink(missing_ok=True)
     remove_unfinished(folder)
-    return path
 
 
 def remove_from(folder: Path, step: int) -> None:

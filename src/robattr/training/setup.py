@@ -58,6 +58,8 @@ def init_or_resume(
         raise CheckpointError(
             f"{here.path} was started with another network ({first}): use that one, or choose another --out"
         ) from error
+    if world.leads:
+        checkpoint.tidy(here.checkpoints, step=state.step, keep=run.keep)  # a kill may have prevented it
     if world.leads and state.step < run.steps:
         here.weights.unlink(missing_ok=True)  # of fewer steps; the file marks a finished run
     return state, notes
