@@ -166,7 +166,7 @@ def _expanded_sign_flip(d: Floats) -> float:
     x = max(0.0, abs(float(d.sum())) - apart) / scale
     normal = NormalDist()
     bend = (x**3 - 3 * x) * float((squares**2).sum()) / (12 * scale**4)
-    return min(1.0, 2 * (normal.cdf(-x) - normal.pdf(x) * bend))
+    return float(min(1.0, 2 * (normal.cdf(-x) - normal.pdf(x) * bend)))
 
 
 def _in_blocks(resamples: int, n: int, draw: Callable[[int], Floats]) -> Floats:
