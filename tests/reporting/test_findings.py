@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from scipy import stats
+
 from fake_runs import change, rescore, write_run
-from robattr.reporting.findings import finding, unlike
+from robattr.reporting.findings import difference, differences, examples_differ, finding, groups_differ, unlike
 from robattr.reporting.run_results import group_evaluations, read_runs
 
 
@@ -36,33 +40,78 @@ def test_the_headline_is_computed_from_the_summaries(runs: list[Path]) -> None:
         assert f"({words}: {100 * (1 - kept):.0f}%)" in said.headline
     lower = 100 * (accuracy[0] - accuracy[1])
     assert f"{abs(lower):.1f} points {'lower' if lower > 0 else 'higher'}" in said.headline
-    assert said.cautions == (
-        "The two models' intervals of accuracy overlap: this many examples do not settle the difference.",
+    correct = [
+        {r["id"]: r["correct"] for r in map(json.loads, (run / "records" / "paper-ig.jsonl").read_text().splitlines())}
+        for run in (runs[0], runs[-1])
+    ]
+    change_in_accuracy = np.mean([correct[1][i] - correct[0][i] for i in correct[0]])
+    assert re.fullmatch(
+        r"Whether the two models differ in accuracy is not settled: "
+        rf"{re.escape(f'{100 * change_in_accuracy:+.2f}')} points \[-[\d.]+, \+[\d.]+\] on the 120 examples of both\.",
+        said.cautions[0],
+    )
+    assert said.cautions[1:] == (
         "NATURAL: on 3% of the examples no attack step kept the prediction; those count as unmoved, which raises "
         "this model's score.",
     )
 
 
-def test_overlapping_intervals_are_mentioned(tmp_path: Path) -> None:
-    paths = [write_run(tmp_path, method, gallery=False) for method in ("natural", "madry")]
-    for path in paths:
-        file = path / "records" / "paper-ig.json"
-        summary = json.loads(file.read_text())
-        summary["columns"]["topk"] |= {"low": 0.0, "high": 1.0}
-        file.write_text(json.dumps(summary))
-    assert (
-        "intervals of pixels kept and of accuracy overlap"
-        in finding(group_evaluations(read_runs(paths))[0]).cautions[0]
-    )
-
-
 def test_the_headline_names_the_highest_mean_and_a_caution_its_equals(tmp_path: Path) -> None:
+    """Models are told apart by their differences on the same examples, whose interval may exclude 0 or not."""
     paths = [write_run(tmp_path, method, gallery=False) for method in ("natural", "madry", "ig-sum-norm")]
     for path, value in zip(paths, (0.3, 0.75, 0.74), strict=True):
         rescore(path, value)
-    said = finding(group_evaluations(read_runs(paths))[0])
+    (group,) = group_evaluations(read_runs(paths))
+    said = finding(group)
     assert re.search(r"replaced 70% of .* pixels of the NATURAL model .*, and 25% of those of the Madry", said.headline)
-    assert "Whether Madry et al. keeps more than IG-SUM-NORM is not settled: their intervals overlap." in said.cautions
+    assert not any("Whether Madry et al. keeps more" in caution for caution in said.cautions)  # by 1 point, everywhere
+    swing = np.resize([0.5, -0.5, 0.4, -0.4], 120)
+    for path, by in zip(paths[1:], (0.0, 1.0), strict=True):
+        _shift(path, by * swing)
+    (group,) = group_evaluations(read_runs(paths))
+    assert re.search(
+        r"Whether Madry et al\. keeps more than IG-SUM-NORM is not settled: \+[\d.]+ points \[-[\d.]+, \+[\d.]+\]",
+        " ".join(finding(group).cautions),
+    )
+    rows = {row[0]: row for row in differences(group)}
+    assert rows.keys() == {"Madry et al. − NATURAL", "IG-SUM-NORM − NATURAL", "IG-SUM-NORM − Madry et al."}
+    assert rows["Madry et al. − NATURAL"][1] == "+45.00 points [+45.00, +45.00]"
+    assert rows["IG-SUM-NORM − Madry et al."][1].endswith(", not settled")
+
+
+def _shift(run: Path, by: np.ndarray) -> None:
+    """Change the scores of the examples, and the summary with them."""
+    file = run / "records" / "paper-ig.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    moved = ({**r, "topk": r["topk"] and r["topk"] + d} for r, d in zip(rows, by.tolist(), strict=True))
+    file.write_text("".join(json.dumps(r) + "\n" for r in moved))
+    rescore(run)
+
+
+def test_a_difference_agrees_with_scipys_bootstrap_of_the_shared_examples(runs: list[Path]) -> None:
+    (group,) = group_evaluations(read_runs([runs[0], runs[-1]]))
+    first, second = (e for _, e in group.members)
+    a, b = ({r["id"]: r["topk"] for r in e.records if r["topk"] is not None} for e in (first, second))
+    gaps = [b[i] - a[i] for i in a.keys() & b.keys()]
+    found = difference(first, second, "topk")
+    assert found.n == len(gaps)
+    low, high = stats.bootstrap((gaps,), np.mean, method="percentile", rng=1).confidence_interval
+    # Two bootstraps of 10,000 draws: the error of a 2.5% quantile is about 0.027 standard errors of the mean.
+    tolerance = 6 * 0.027 * float(np.std(gaps)) / len(gaps) ** 0.5
+    assert abs(found.low - low) < tolerance
+    assert abs(found.high - high) < tolerance
+
+
+def test_the_page_says_that_rows_and_tables_have_different_examples_or_protocols(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path, method, gallery=False) for method in ("natural", "madry")]
+    (group,) = group_evaluations(read_runs(runs))
+    counts = [int(e.column("topk")["n"]) for _, e in group.members]
+    assert len({*counts}) == 2
+    assert examples_differ(group).endswith(f"so each row has its own: NATURAL {counts[0]}, Madry et al. {counts[1]}.")
+    assert groups_differ([group]) == ""
+    strict = replace(group, protocol="strict v2")
+    said = groups_differ([group, strict, replace(strict, map_name="sg")])
+    assert said.startswith("The tables have different protocols (paper, strict v2) and maps (ig, sg): do not compare")
 
 
 def test_models_with_other_examples_are_not_compared(tmp_path: Path) -> None:

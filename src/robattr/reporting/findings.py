@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
+from robattr.evaluation.summary import ACCURACIES
+from robattr.metrics import intervals
+from robattr.metrics.columns import COLUMN
+from robattr.metrics.intervals import Estimate
 from robattr.reporting.faithfulness import unexplained
 from robattr.reporting.run_results import EvaluationResults, Group, RunResults
 
 Member = tuple[RunResults, EvaluationResults]
+
+DIFFERENCES = ("topk", "kendall", "nat_acc")  # columns of the differences between two models
+MOST_PAIRS = 10  # of more, those with the most robust model alone
 
 
 @dataclass(frozen=True)
@@ -22,7 +30,7 @@ class Finding:
 
 def finding(group: Group) -> Finding:
     """Compare the reference (a model trained by the clean loss alone, else the most fragile) with the most robust."""
-    scored = [(run, e) for run, e in group.members if e.column("topk").get("value") is not None]
+    scored = _scored(group)
     if not scored:
         return Finding(f"On {group.dataset} no example was scored, so there is nothing to compare.", ())
     if odd := unlike(group):
@@ -30,7 +38,7 @@ def finding(group: Group) -> Finding:
             f"On {group.dataset} the models were measured differently ({', '.join(odd)}): their numbers do not compare."
         )
         return Finding(said, tuple(_cautions(scored, scored[0], scored[0])))
-    best, worst = (choose(scored, key=lambda member: _topk(member[1])) for choose in (max, min))
+    best, worst = _best(scored), min(scored, key=lambda member: _topk(member[1]))
     reference = next((member for member in scored if not member[0].regularised), worst)
     return Finding(_headline(group, reference, best), tuple(_cautions(scored, reference, best)))
 
@@ -49,6 +57,61 @@ def unlike(group: Group) -> list[str]:
     return [*odd, "other examples"] if len({count for count, _ in digests}) < len(digests) else odd
 
 
+def difference(first: EvaluationResults, second: EvaluationResults, key: str) -> Estimate:
+    """The mean of second − first of a column over the examples that both have, with its 95% interval."""
+    name = ACCURACIES.get(key, key)
+    a, b = ({r["id"]: float(r[name]) for r in e.records if r.get(name) is not None} for e in (first, second))
+    return intervals.mean(b[i] - a[i] for i in sorted(a.keys() & b.keys()))
+
+
+def settled(d: Estimate) -> bool:
+    """Whether the interval of a difference excludes 0."""
+    return d.low > 0 or d.high < 0
+
+
+def differences(group: Group) -> list[tuple[str, ...]]:
+    """A row for each pair of models: `B − A`, the DIFFERENCES, and the number of examples scored in both.
+
+    [] for one model, and for models that were measured differently.
+    """
+    scored = _scored(group)
+    if unlike(group) or len(scored) < 2:
+        return []
+    pairs = list(combinations(scored, 2))
+    if len(pairs) > MOST_PAIRS:
+        best = _best(scored)
+        pairs = [(member, best) for member in scored if member is not best]
+    rows = []
+    for first, second in pairs:
+        found = {key: difference(first[1], second[1], key) for key in DIFFERENCES}
+        cells = (_shown(key, d) + ("" if settled(d) else ", not settled") for key, d in found.items())
+        rows.append((f"{second[0].name} − {first[0].name}", *cells, f"{found['topk'].n:,}"))
+    return rows
+
+
+def examples_differ(group: Group) -> str:
+    """A sentence where the scores of the models are over different examples; else ""."""
+    counts = {run.name: int(e.column("topk").get("n") or 0) for run, e in group.members}
+    if len({*counts.values()}) < 2 and len(group.counts) < 2:
+        return ""
+    listed = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    return f"Scores are over the examples that a model classifies correctly, so each row has its own: {listed}."
+
+
+def groups_differ(groups: Sequence[Group]) -> str:
+    """A sentence where the tables of a page are about different things; else ""."""
+    parts = {
+        "datasets": [g.dataset for g in groups],
+        "protocols": [g.protocol for g in groups],
+        "maps": [g.map_name for g in groups],
+        "k": [str(g.k) for g in groups],
+    }
+    odd = [f"{name} ({', '.join(dict.fromkeys(of))})" for name, of in parts.items() if len({*of}) > 1]
+    return (
+        f"The tables have different {' and '.join(odd)}: do not compare their numbers with each other." if odd else ""
+    )
+
+
 def alarms(group: Group) -> list[tuple[str, str]]:
     """(model, warning) for every warning of the evaluations about their own validity."""
     return [(run.name, str(alarm)) for run, e in group.members for alarm in e.summary.get("alarms") or ()]
@@ -62,10 +125,10 @@ def _headline(group: Group, reference: Member, best: Member) -> str:
     if best[0] is reference[0]:
         return f"{opening}."
     sentence = f"{opening}, and {_moved(best[1])} of those of the {best[0].name} model{_noise(best[1], 'noise')}"
-    before, after = (member[1].column("nat_acc").get("value") for member in (reference, best))
-    if before is None or after is None:
+    accuracy = difference(reference[1], best[1], "nat_acc")
+    if not accuracy.n:
         return f"{sentence}."
-    points = 100 * (float(before) - float(after))
+    points = -100 * accuracy.value
     if abs(points) < 0.05:
         return f"{sentence}, at the same accuracy on clean images."
     direction = "lower" if points > 0 else "higher"
@@ -79,20 +142,18 @@ def _cautions(scored: list[Member], reference: Member, best: Member) -> list[str
         counts = [e.examples for e in both]
         if counts[0] != counts[1]:
             said.append(
-                f"The two models were measured on {counts[0]:,} and {counts[1]:,} examples: robattr compare takes "
-                "those of both."
+                f"The two models were measured on {counts[0]:,} and {counts[1]:,} examples: differences are on those "
+                "of both."
             )
-        compared = {"topk": "pixels kept", "nat_acc": "accuracy"}
-        if unsettled := [words for key, words in compared.items() if _overlap(*(e.column(key) for e in both))]:
-            said.append(
-                f"The two models' intervals of {' and of '.join(unsettled)} overlap: this many examples do not settle "
-                "the difference."
-            )
-        others = [(run.name, e) for run, e in scored if run is not best[0] and run is not reference[0]]
-        if close := [name for name, e in others if _overlap(e.column("topk"), best[1].column("topk"))]:
-            said.append(
-                f"Whether {best[0].name} keeps more than {' and '.join(close)} is not settled: their intervals overlap."
-            )
+        for key, words in {"topk": "pixels kept", "nat_acc": "accuracy"}.items():
+            if not settled(d := difference(*both, key)):
+                said.append(f"Whether the two models differ in {words} is not settled: {_measured(key, d)}.")
+        others = [(run, e) for run, e in scored if run is not best[0] and run is not reference[0]]
+        for run, e in others:
+            if not settled(d := difference(e, best[1], "topk")):
+                said.append(
+                    f"Whether {best[0].name} keeps more than {run.name} is not settled: {_measured('topk', d)}."
+                )
     said += [f"The maps of {run.name}: {reason}." for run, e in scored for reason in unexplained(e)]
     for run, e in scored:
         share = e.summary.get("never_kept")
@@ -109,10 +170,25 @@ def _cautions(scored: list[Member], reference: Member, best: Member) -> list[str
     return said
 
 
-def _overlap(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether two intervals overlap; False where one of them is missing."""
-    ends = [column.get(end) for column in (a, b) for end in ("low", "high")]
-    return None not in ends and max(float(a["low"]), float(b["low"])) <= min(float(a["high"]), float(b["high"]))
+def _scored(group: Group) -> list[Member]:
+    return [(run, e) for run, e in group.members if e.column("topk").get("value") is not None]
+
+
+def _best(scored: Sequence[Member]) -> Member:
+    return max(scored, key=lambda member: _topk(member[1]))
+
+
+def _shown(key: str, d: Estimate) -> str:
+    """`+2.10 points [+0.90, +3.30]`."""
+    column = COLUMN[key]
+    if d.low != d.low:
+        return "no interval"  # of one example, or none
+    ends = ", ".join(column.show_difference(end, unit=False) for end in (d.low, d.high))
+    return f"{column.show_difference(d.value)} [{ends}]"
+
+
+def _measured(key: str, d: Estimate) -> str:
+    return f"{_shown(key, d)} on the {d.n:,} examples of both"
 
 
 def _short(value: Any) -> str:

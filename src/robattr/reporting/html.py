@@ -23,7 +23,7 @@ from robattr._version import __version__
 from robattr.engine.files import write_atomically
 from robattr.errors import InvalidInput
 from robattr.evaluation.run import PROBED
-from robattr.metrics.columns import CONTROLLED
+from robattr.metrics.columns import COLUMN, CONTROLLED
 from robattr.reporting import audit_sections
 from robattr.reporting.audit_sections import Section
 from robattr.reporting.curves import Panel, score_panels, scores, training_panels
@@ -31,7 +31,7 @@ from robattr.reporting.explorer import explorer
 from robattr.reporting.export import portable
 from robattr.reporting.faithfulness import faithfulness_table
 from robattr.reporting.figures import STYLE, boxes, inline_svg, lines
-from robattr.reporting.findings import alarms, finding
+from robattr.reporting.findings import DIFFERENCES, alarms, differences, examples_differ, finding, groups_differ
 from robattr.reporting.published import SOURCE
 from robattr.reporting.run_results import Group, RunResults, group_evaluations
 from robattr.reporting.tables import table
@@ -79,6 +79,9 @@ def page(
             groups=[(group, finding(group), table([group], CONTROLLED)) for group in groups],
             explained=lambda group: faithfulness_table([group]),
             alarms=alarms,
+            differences=_differences,
+            examples_differ=examples_differ,
+            groups_differ=groups_differ(groups),
             attack=_attack,
             box_plots=_box_plots,
             score_charts=lambda group, x, label: _charts(score_panels(group, x), x_label=label),
@@ -117,6 +120,17 @@ def embedded(value: Any) -> str:
     """JSON for the inside of a `<script>` element, which it can neither end nor nest."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _differences(group: Group) -> Section | None:
+    """The differences between the models, example by example."""
+    said = (
+        "Each model minus another on the examples that both have: the same images, so that these intervals are "
+        "narrower than those of the table. A difference whose interval contains 0 is not settled."
+    )
+    columns = ("", *(COLUMN[key].title for key in DIFFERENCES), "Examples scored")
+    rows = tuple(differences(group))
+    return Section(f"Differences: {group.title}", (said,), columns=columns, rows=rows) if rows else None
 
 
 def _box_plots(group: Group) -> list[str]:
