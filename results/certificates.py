@@ -86,6 +86,8 @@ class Case:
 CASES = (
     Case("fashion-mini/natural", "ig", attacked=(1, 3)),
     Case("fashion-mini/ig-sum-norm", "ig", attacked=(1,)),
+    Case("fashion-mnist/madry-tuned", examples=25),
+    Case("fashion-mnist/ig-sum-norm-tuned", examples=25),
 )
 
 

@@ -25,6 +25,9 @@ def test_certify_wraps_the_model_as_an_audit_does() -> None:
     assert found.summary["k"] == 6
     plain = taught(Plain(), *bars(30))
     scaled = robattr.certify(plain, x, map="captum:Saliency", preprocessing={"mean": 0.1, "std": 0.5}, **SMALL)
+    assert scaled.smoothing.sigma == 0.1
+    wide = robattr.certify(plain, 255 * x[:2], bounds=(0, 255), map="sg", samples=10, device="cpu")
+    assert (wide.smoothing.sigma, wide.summary["radii"][0]["radius"]) == (0.25 * 255, 0.1 * 255)
     answers = plain.eval()((x - 0.1) / 0.5).argmax(dim=1)
     assert [r["label"] for r in scaled.records] == answers.tolist()
     assert scaled.summary["map"] == "captum-Saliency"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from robattr._progress import Watch, silent
 from robattr.attacks.maps import AttributionMap
-from robattr.auditing.record import parse_maps
+from robattr.auditing.record import SIGMA, parse_maps
 from robattr.auditing.wrapped_model import Preprocessing, wrap
 from robattr.certificates import Certificates, Challenge, Examples, Smoothing, attack_certificates
 from robattr.certificates import certify as run
@@ -22,6 +22,7 @@ from robattr.errors import InvalidInput
 from robattr.evaluation.checks import forward
 from robattr.evaluation.run import OutputDir
 
+RADIUS = 0.1  # of the range of the data
 SECOND_ORDER = 4  # a step of an attack through one copy, in units of a copy's map and logits
 
 Announce = Callable[[Examples, float], None]
@@ -34,8 +35,8 @@ def certify(
     y: Tensor | None = None,
     *,
     map: str | AttributionMap = "ig",
-    sigma: float = 0.25,
-    radius: float | Sequence[float] = 0.1,
+    sigma: float | None = None,
+    radius: float | Sequence[float] | None = None,
     samples: int = 1000,
     alpha: float = 0.001,
     top: float = 0.1,
@@ -61,14 +62,16 @@ def certify(
     model     any module that returns logits, or an output with .logits; it is not changed
     y         the classes that are explained (default: those that the model answers at x)
     map       "ig", "sg", "gi", "smoothgrad", "captum:Saliency", or your own `AttributionMap`; `points` are those of ig
-    sigma     of the noise, and `radius` (one or several), in the units of the data
+    sigma     of the noise, and `radius` (one or several), in the units of the data (default: 0.25 and 0.1 of the range)
     samples   noisy copies per example; `top` the share of the pixels that K is
     attack    also search each radius for a point that breaks a certificate; `summary["attacks"]` has the results
     out       a folder for the records; the same call continues an interrupted one. None: nothing is written
 
     `certify(...).at(0.1)` gives the certificates of every example as arrays.
     """
-    smoothing = Smoothing(sigma, samples, alpha, top, seed)
+    width = bounds[1] - bounds[0]
+    radius = RADIUS * width if radius is None else radius
+    smoothing = Smoothing(SIGMA * width if sigma is None else sigma, samples, alpha, top, seed)
     radii = [float(radius)] if isinstance(radius, int | float) else [float(each) for each in radius]
     check_radii(radii)
     (chosen,) = parse_maps([map], points=points, bounds=bounds)

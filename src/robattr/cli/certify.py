@@ -37,10 +37,14 @@ def certify(
     ],
     data: own_model.Data,
     maps: own_model.Maps = "ig",
-    sigma: Annotated[str, typer.Option(help="Standard deviation of the noise, in units of the bounds.")] = "0.25",
+    sigma: Annotated[
+        str | None,
+        typer.Option(help="Standard deviation of the noise, in units of the bounds (default: 0.25 of the range)."),
+    ] = None,
     radius: Annotated[
-        str, typer.Option(help="L2 radius, in units of the bounds; several with commas: 0.05,0.1.")
-    ] = "0.1",
+        str | None,
+        typer.Option(help="L2 radius, in units of the bounds; several: 0.05,0.1 (default: 0.1 of the range)."),
+    ] = None,
     samples: Annotated[int, typer.Option(min=10, help="Noisy copies per example.")] = 1000,
     alpha: Annotated[
         str, typer.Option(help="What is said of an example is true with probability 1 − alpha.")
@@ -90,13 +94,17 @@ def certify(
         wrapped, _ = wrap(net, preprocessing=own_model._preprocessing(mean, std, weights), device="cpu")
         show_intervals(measure_intervals(wrapped, x, y, number(interval_eps), bounds=given.bounds, seed=seed), model)
         return
-    radii, leads = numbers(radius), os.environ.get("RANK", "0") == "0"  # of the processes that torchrun starts
+    radii, leads = (
+        None if radius is None else numbers(radius),
+        os.environ.get("RANK", "0") == "0",
+    )  # of the processes that torchrun starts
     for map in parse_maps(maps, points=points or 100, bounds=given.bounds):
         with Watching(shown=leads) as watch:
             found = begin(
                 net, x, y,
-                map=map, sigma=number(sigma), radius=radii, samples=samples, alpha=number(alpha), top=number(top),
-                attack=attack, bounds=given.bounds, preprocessing=own_model._preprocessing(mean, std, weights), ids=ids,
+                map=map, sigma=None if sigma is None else number(sigma), radius=radii, samples=samples,
+                alpha=number(alpha), top=number(top), attack=attack, bounds=given.bounds, ids=ids,
+                preprocessing=own_model._preprocessing(mean, std, weights),
                 out=out, seed=seed, device=device, fresh=fresh, announce=_announce, watch=watch,
                 metadata={
                     "run": model, "dataset": given.name, "classes": list(given.classes),
