@@ -26,6 +26,7 @@ from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import Protocol, paper, scaled
 from robattr.evaluation.evaluate_batch import evaluate_batch
 from robattr.evaluation.protocol import is_paper_dataset
+from robattr.metrics import intervals
 from robattr.models import zoo
 from robattr.models.weights_file import SPEC, locate
 from robattr.training import settings
@@ -168,15 +169,17 @@ def measure_on_validation(
 ) -> Measure:
     """A measure of run directories for `training.sweep`, on the validation split.
 
-    NA accuracy; with examples > 0 also AA, accuracy under PGD, and IN, CO, top-k intersection and Kendall correlation
-    of the IG maps of correctly classified examples under the paper's attribution attack, on the first `examples`.
+    Accuracy; with examples > 0 also accuracy under PGD, and top-k intersection and Kendall correlation of the IG maps
+    of correctly classified examples under the paper's attribution attack, on the first `examples`; with intervals.
     """
 
     def scores_of(path: Path) -> Scores:
         run = open_run(path, data_dir=data_dir, trust=trust)
         world = World(0, 1, choose_device(device))
         model = run.model.to(world.device)
-        scores = {"nat_acc": validate(model, run.data, world=world)}
+        n = len(run.data.validation)
+        hits = round(n * validate(model, run.data, world=world))
+        scores = {"nat_acc": intervals.proportion([1.0] * hits + [0.0] * (n - hits))}
         if not examples:
             return scores
         protocol = _validation_protocol(run)
@@ -186,10 +189,10 @@ def measure_on_validation(
             inputs = some.to(world.device), labels.to(world.device)
             map = integrated_gradients(protocol.N)
             records += evaluate_batch(model, *inputs, ids=numbers.tolist(), protocol=protocol, map=map)
-        scores["adv_acc"] = sum(bool(record["adv_correct"]) for record in records) / len(records)
+        scores["adv_acc"] = intervals.proportion(record["adv_correct"] for record in records)
         for column in ("topk", "kendall"):
             known = [record[column] for record in records if record["correct"] and record[column] is not None]
-            scores[column] = sum(known) / len(known) if known else 0.0
+            scores[column] = intervals.mean(known or [0.0])
         return scores
 
     return scores_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -20,6 +21,7 @@ from robattr.cli import app
 from robattr.data import from_tensors
 from robattr.engine.processes import World
 from robattr.errors import CheckpointError, InvalidInput
+from robattr.metrics.intervals import Estimate
 from robattr.runs import measure_on_validation
 from robattr.training.loop import Outcome
 from robattr.training.step import validate
@@ -39,8 +41,12 @@ RUN = replace(
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
+def about(value, half=0.1, n=9):
+    return Estimate(value, value - half, value + half, n)
+
+
 def accuracy(path):
-    return {"nat_acc": json.loads((path / "metrics.jsonl").read_text().splitlines()[-1])["val_accuracy"]}
+    return {"nat_acc": about(json.loads((path / "metrics.jsonl").read_text().splitlines()[-1])["val_accuracy"])}
 
 
 def points(found):
@@ -155,16 +161,34 @@ def test_what_cannot_be_compared_on_validation_data_is_refused(tmp_path):
         validate(torch.nn.Linear(1, 1), few, world=World(0, 1, torch.device("cpu")))
 
 
-def test_the_table_is_the_papers():
+def test_the_table_has_intervals_and_marks_what_stands_out():
     found = [
-        Result({"m": 10}, {"nat_acc": 0.9854, "adv_acc": 0.7805, "topk": 0.6714, "kendall": 0.2574}),
-        Result({"m": 50}, {"nat_acc": 0.9874, "adv_acc": 0.8143, "topk": 0.7136, "kendall": 0.2841}),
+        Result({"m": 10}, {"nat_acc": about(0.98, 0.01, 5000), "kendall": about(0.26)}),
+        Result({"m": 50}, {"nat_acc": about(0.90, 0.01, 5000), "kendall": about(0.28)}),
     ]
     assert table(found) == (
-        "| m | NA | AA | IN | CO |\n|---|---|---|---|---|\n"
-        "| 10 | 98.54% | 78.05% | 67.14% | 0.2574 |\n"
-        "| 50 | **98.74%** | **81.43%** | **71.36%** | **0.2841** |\n"
+        "| m | Nat Acc. | Rank Corr. |\n|---|---|---|\n"
+        "| 10 | **98.00% [97.0, 99.0]** | 0.2600 [0.160, 0.360] |\n"
+        "| 50 | 90.00% [89.0, 91.0] | 0.2800 [0.180, 0.380] |\n\n"
+        "Validation images: Nat Acc. on 5,000; Rank Corr. on 9. Intervals are 95%.\n"
+        "Bold: the interval lies above all others.\n"
     )
+    within_noise = table([Result(r.point, {"kendall": r.scores["kendall"]}) for r in found])
+    assert "**" not in within_noise
+    assert within_noise.endswith("No point stands out: the intervals of the best ones overlap.\n")
+
+
+def test_a_score_without_an_interval_survives_its_file(tmp_path):
+    one = {"nat_acc": Estimate(0.5, math.nan, math.nan, 1)}
+    for _ in range(2):
+        found, _ = sweep(RUN, {"m": [2]}, tmp_path, measure=lambda path: one, device="cpu")
+    (score,) = (result.scores["nat_acc"] for result in found)
+    assert (score.value, score.n) == (0.5, 1)
+    assert math.isnan(score.low)
+    assert "| 2 | 50.00% |" in table(found)
+
+
+def test_a_directory_is_named_by_its_point():
     assert name_of({"weight": 0.1, "m": 10, "rule": "left"}) == "weight=0.1,m=10,rule=left"
 
 
@@ -172,9 +196,10 @@ def test_selection_measures_the_papers_columns_on_validation_examples(tmp_path):
     found, _ = sweep(RUN, {"m": [2]}, tmp_path, measure=measure_on_validation(4, device="cpu"), device="cpu")
     (scores,) = (result.scores for result in found)
     assert list(scores) == ["nat_acc", "adv_acc", "topk", "kendall"]
-    assert scores["nat_acc"] == pytest.approx(accuracy(tmp_path / "m=2")["nat_acc"])
-    assert 0 <= scores["adv_acc"] <= 1
-    assert -1 <= scores["kendall"] <= 1
+    assert scores["nat_acc"].value == pytest.approx(accuracy(tmp_path / "m=2")["nat_acc"].value)
+    assert 0 <= scores["adv_acc"].low <= scores["adv_acc"].value <= scores["adv_acc"].high <= 1
+    assert -1 <= scores["kendall"].value <= 1
+    assert (scores["nat_acc"].n, scores["adv_acc"].n) == (500, 4)
     ((other,), _) = sweep(RUN, {"m": [2]}, tmp_path, measure=accuracy, by="accuracy alone", device="cpu")
     assert list(other.scores) == ["nat_acc"]  # measured anew, not what the other measure found
 
@@ -221,12 +246,12 @@ def test_a_point_is_done_however_its_worker_died(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "train", lambda run, path, **_: Outcome(path, 4, True, None, None))
     while True:
         try:
-            found, _ = sweep(RUN, over, tmp_path, measure=lambda path: {"nat_acc": 0.5}, device="cpu")
+            found, _ = sweep(RUN, over, tmp_path, measure=lambda path: {"nat_acc": about(0.5)}, device="cpu")
             break
         except Killed:
             kills += 1
     assert kills == len(tried) == 4  # of each point, once begun and once measured
-    assert [result.scores for result in found] == [{"nat_acc": 0.5}] * 2
+    assert [result.scores for result in found] == [{"nat_acc": about(0.5)}] * 2
 
 
 def test_a_killed_worker_is_taken_over_and_two_share_the_work(tmp_path):
@@ -249,7 +274,7 @@ def test_a_killed_worker_is_taken_over_and_two_share_the_work(tmp_path):
     said = [worker.communicate(timeout=300) for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], said
     assert any("continuing after" in errors for _, errors in said)
-    rows = re.findall(r"^\| (0\.00\d) \| \**\d+\.\d\d%\** \|$", (out / "table-lr.md").read_text(), flags=re.M)
+    rows = re.findall(r"^\| (0\.00\d) \| \**\d+\.\d\d% \[", (out / "table-lr.md").read_text(), flags=re.M)
     assert rows == ["0.001", "0.002"]
     for path in out.glob("lr=*"):
         steps = [json.loads(line)["step"] for line in (path / "metrics.jsonl").read_text().splitlines()]

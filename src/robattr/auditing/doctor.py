@@ -222,7 +222,7 @@ def _costs(model: WrappedModel, p: ModelProbe, plan: Plan) -> Iterator[Check]:
     yield _finding("cost", peak > SHARE * available, said, remedy)
     paper, both = audit_seconds(per_pass, examples=AUDITED, bounds=p.bounds)
     said = f"{AUDITED} examples take about {duration(paper)} (paper) or {duration(both)} (both protocols)"
-    remedy = "use a GPU, fewer examples, or --points 20 --steps 20 for a first look"
+    remedy = "use a GPU, fewer examples, or --points 20 --iterations 20 for a first look"
     yield _finding("audit", paper >= LONG, said, remedy)
 
 

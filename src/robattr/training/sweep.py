@@ -12,7 +12,8 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from math import isnan, nan
 from pathlib import Path
 from typing import Any, TypeAlias, get_origin
 
@@ -20,19 +21,20 @@ from robattr._extras import need
 from robattr._form import check_form, parse_json
 from robattr.engine.files import InUse, locked, write_atomically, write_json
 from robattr.errors import CheckpointError, Diverged, InvalidInput
+from robattr.metrics.columns import COLUMN
+from robattr.metrics.intervals import Estimate
 from robattr.training import settings
 from robattr.training.config import KINDS, Objective, TrainConfig
 from robattr.training.loop import train
 from robattr.training.run_directory import discard
 
 Point = Mapping[str, Any]
-Scores = dict[str, float]
+Scores = dict[str, Estimate]
 Measure = Callable[[Path], Scores]
-"""The scores of a finished run directory on validation data, among them `nat_acc`."""
+"""The scores of a finished run directory on validation data, among them `nat_acc`, with their intervals."""
 Prepare = Callable[[TrainConfig, Path], TrainConfig]
 """The configuration of a point in its directory, after training the recipe that it starts from."""
 
-HEADINGS = {"nat_acc": "NA", "adv_acc": "AA", "topk": "IN", "kendall": "CO"}  # of the paper's table
 TRIES = 50  # proposals of a search before it has no new point
 
 
@@ -171,24 +173,54 @@ def sweep(
 
 def worth(scores: Scores) -> float:
     """What a search maximises: accuracy plus, if measured, the Kendall correlation of attacked maps."""
-    return scores["nat_acc"] + scores.get("kendall", 0.0)
+    return scores["nat_acc"].value + (scores["kendall"].value if "kendall" in scores else 0.0)
 
 
 def table(found: Sequence[Result]) -> str:
-    """The results as a Markdown table like the paper's over m; the best of each column in bold."""
+    """The results as a Markdown table with intervals. Bold is a score whose interval lies above all others."""
     if not found:
         return "no run has finished yet\n"
     keys = list(found[0].point)
     columns = list(dict.fromkeys(column for result in found for column in result.scores))
-    best = {c: max(result.scores[c] for result in found if c in result.scores) for c in columns}
     lines = [
-        "| " + " | ".join([*keys, *(HEADINGS.get(c, c) for c in columns)]) + " |",
+        "| " + " | ".join([*keys, *(COLUMN[c].title for c in columns)]) + " |",
         "|" + "---|" * (len(keys) + len(columns)),
     ]
     for result in found:
-        cells = [_cell(c, result.scores.get(c), best[c]) for c in columns]
+        cells = [_cell(c, result, found) for c in columns]
         lines.append("| " + " | ".join([*(str(result.point[key]) for key in keys), *cells]) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *_explained(found, columns)]) + "\n"
+
+
+def _cell(column: str, result: Result, found: Sequence[Result]) -> str:
+    score = result.scores.get(column)
+    if score is None:
+        return "diverged"
+    text = f"{COLUMN[column].show(score.value)} {COLUMN[column].show_interval(score.low, score.high)}".rstrip()
+    return f"**{text}**" if _stands_out(column, result, found) else text
+
+
+def _stands_out(column: str, result: Result, found: Sequence[Result]) -> bool:
+    """Whether the interval of a score lies above those of all other points."""
+    others = [other.scores[column].high for other in found if other is not result and column in other.scores]
+    return bool(others) and all(result.scores[column].low > high for high in others)
+
+
+def _explained(found: Sequence[Result], columns: Sequence[str]) -> list[str]:
+    counts: dict[int, list[str]] = {}
+    for column in columns:
+        most = max(result.scores[column].n for result in found if column in result.scores)
+        counts.setdefault(most, []).append(COLUMN[column].title)
+    images = "; ".join(f"{', '.join(titles)} on {n:,}" for n, titles in counts.items())
+    said = [f"Validation images: {images}. Intervals are 95%."] if columns else []
+    if len(found) > 1 and columns:
+        best = any(_stands_out(c, result, found) for c in columns for result in found if c in result.scores)
+        said.append(
+            "Bold: the interval lies above all others."
+            if best
+            else "No point stands out: the intervals of the best ones overlap."
+        )
+    return said
 
 
 def name_of(point: Point) -> str:
@@ -203,17 +235,11 @@ def _rank(value: Any) -> tuple[int, Any]:
     return (0, 0) if value is None else (1 + isinstance(value, str), value)
 
 
-def _cell(column: str, score: float | None, best: float) -> str:
-    if score is None:
-        return "diverged"
-    text = f"{score:.4f}" if column == "kendall" else f"{score:.2%}"
-    return f"**{text}**" if score == best else text
-
-
 def _store(path: Path, point: Point, label: str, scores: Scores | None) -> None:
     file = path / "sweep.json"
     stored = _read(file) if file.exists() else {"point": point, "scores": {}}
-    write_json(file, {**stored, "scores": {**stored["scores"], label: scores}})
+    plain = {of: by and {c: _plain(e) for c, e in by.items()} for of, by in {**stored["scores"], label: scores}.items()}
+    write_json(file, {**stored, "scores": plain})
 
 
 def _stored(out: Path, over: Mapping[str, Axis], label: str) -> list[tuple[Point, Scores | None]]:
@@ -236,13 +262,24 @@ def _begun(out: Path, over: Mapping[str, Axis]) -> list[tuple[Path, dict[str, An
 def _read(file: Path) -> dict[str, Any]:
     try:
         stored = parse_json(file.read_text(encoding="utf-8"))
-        check_form(stored, {"point": {str: (float, str, bool, None)}, "scores": {str: (None, {str: float})}})
-        return {"point": stored["point"], "scores": stored["scores"]}
+        score = {"value": float, "low": (float, None), "high": (float, None), "n": int, "excluded": int}
+        check_form(stored, {"point": {str: (float, str, bool, None)}, "scores": {str: (None, {str: score})}})
+        scores = {of: by and {c: _estimate(e) for c, e in by.items()} for of, by in stored["scores"].items()}
+        return {"point": stored["point"], "scores": scores}
     except ValueError as cause:
         raise CheckpointError(
             f"expected the point and the scores of a run in {file}, got other content: delete the file; the run is "
             "measured again, but not trained again"
         ) from cause
+
+
+def _plain(score: Estimate) -> dict[str, float | int | None]:
+    """A score as JSON has it: null for an interval of one example."""
+    return {key: None if isnan(value) else value for key, value in asdict(score).items()}
+
+
+def _estimate(plain: Mapping[str, Any]) -> Estimate:
+    return Estimate(**{key: nan if value is None else value for key, value in plain.items()})
 
 
 def _suggest(
