@@ -279,7 +279,8 @@ def _plain(score: Estimate) -> dict[str, float | int | None]:
 
 
 def _estimate(plain: Mapping[str, Any]) -> Estimate:
-    return Estimate(**{key: nan if value is None else value for key, value in plain.items()})
+    found: dict[str, Any] = {key: nan if value is None else value for key, value in plain.items()}
+    return Estimate(**found)
 
 
 def _suggest(
