@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from audit_fixtures import Plain, bars, taught
 from audit_runs import evaluation, run
 from robattr.attacks import simple_gradient
 from robattr.certificates import Challenge, Examples, Smoothing, attack_certificates, certify
+from robattr.errors import CheckpointError
 from robattr.evaluation import OutputDir
 from robattr.evaluation.gallery import Gallery
 from robattr.reporting.audit_sections import certified_section
@@ -45,6 +47,20 @@ def test_a_folder_of_certificates_is_read_without_its_attacks(folder: Path) -> N
     certified = found.bounds.at(0.01)
     assert found.row(0.01)["inside"]["value"] == pytest.approx(certified.inside_share[certified.answer].mean())
     assert read_certificates(folder / "nothing") == ()
+
+
+def test_an_edited_summary_or_record_is_refused(folder: Path, tmp_path: Path) -> None:
+    for name, was, now in (
+        ("sg.json", '"radius": 0.01', '"radius": 0.5'),
+        ("sg.jsonl", '"correct": true', '"correct": false'),
+    ):
+        copied = tmp_path / name
+        shutil.copytree(folder, copied)
+        text = (copied / name).read_text()
+        assert was in text
+        (copied / name).write_text(text.replace(was, now))
+        with pytest.raises(CheckpointError, match=r"it was edited|the records are not those"):
+            read_certificates(copied)
 
 
 def test_the_section_says_what_is_certified_and_of_what(folder: Path) -> None:

@@ -29,6 +29,7 @@ from robattr.errors import InvalidInput
 from robattr.evaluation.records import append, begin, merge, read
 from robattr.evaluation.resume_checks import check_same_map, check_same_predictions
 from robattr.evaluation.run import OutputDir, held
+from robattr.evaluation.summary import sealed
 from robattr.metrics import intervals
 
 Progress = Callable[[int, int], None]
@@ -190,7 +191,7 @@ def _recorded(
             if out.rank == 0:
                 merge(path, examples.ids)
                 wanted = [r for r in read(path) if r["id"] in set(examples.ids)]
-                text = json.dumps(summary(wanted), indent=1, allow_nan=False)
+                text = json.dumps(sealed(summary(wanted), wanted), indent=1, allow_nan=False)
                 write_atomically(path.with_suffix(".json"), f"{text}\n".encode())
             lock.check()
     _barrier(out)

@@ -122,18 +122,22 @@ def check(summary: Mapping[str, Any], records: Rows, *, source: Path, rounding: 
     The digests are compared where the summary has them, and the values and counts of its columns always. `rounding` is
     the error of a score in the records; columns that no record has are left out with it.
     """
-    made = {key: value for key, value in summary.items() if key != "digest"}
-    if "digest" in summary and summary["digest"] != digest(made):
-        odd = "it was edited"
-    elif not rounding and "records" in summary and summary["records"] != digest(list(records)):
-        odd = "the records are not those it was made of"
-    else:
-        odd = _disagreement(summary, records, rounding=rounding)
+    odd = edited(summary, None if rounding else records) or _disagreement(summary, records, rounding=rounding)
     if odd:
         raise CheckpointError(
             f"{source} does not agree with its records ({odd}): delete it, and robattr evaluate makes it again from "
             "them; if they were edited, use --fresh"
         )
+
+
+def edited(summary: Mapping[str, Any], records: Rows | None) -> str:
+    """What the digests of a summary say against it or against its records, where it has digests; else nothing."""
+    made = {key: value for key, value in summary.items() if key != "digest"}
+    if "digest" in summary and summary["digest"] != digest(made):
+        return "it was edited"
+    if records is not None and "records" in summary and summary["records"] != digest(list(records)):
+        return "the records are not those it was made of"
+    return ""
 
 
 def records_of(summary: Mapping[str, Any], records: Rows) -> Rows:

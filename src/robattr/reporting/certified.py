@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 
 from robattr._extras import need
+from robattr._form import check_form
 from robattr.certificates.certificate import Bounds, bounds_from
 from robattr.certificates.record import tally_of
 from robattr.certificates.smoothing import Smoothing
 from robattr.certificates.summary import in_units
+from robattr.errors import CheckpointError
 from robattr.evaluation.gallery import Array, Gallery
 from robattr.evaluation.records import read
+from robattr.evaluation.summary import edited
 from robattr.metrics.columns import Column
 from robattr.reporting.display import brightness
 from robattr.reporting.record import read_object
@@ -31,6 +34,12 @@ COLUMNS = (
 NOTICEABLE = 0.1  # share of the top pixels certified: the figure shows the largest radius with this much
 SHOWN = 6  # examples in the figure
 EDGES = {"left": 0.06, "right": 1.0, "bottom": 0.09, "top": 1.0}
+NUMBER = (float, None)
+FORM = {
+    "map": str, "settings": {"alpha": float, "sigma": float}, "k": int, "shape": [int], "bounds": [float],
+    "per_example": {"id": [int]},
+    "radii": [{"radius": float, **{c.key: {"value": NUMBER, "low": NUMBER, "high": NUMBER} for c in COLUMNS}}],
+}  # fmt: skip
 MARKS = {"stay among the most important": "#12a594", "stay out": "#39414c", "not certified": "#c3c6cb"}
 
 
@@ -73,11 +82,24 @@ def read_certificates(folder: Path) -> tuple[CertificateResults, ...]:
     for path in sorted(folder.glob("*.json")):
         summary = read_object(path)
         if "radii" in summary:
-            ids = set(summary["per_example"]["id"])
-            found.append(
-                CertificateResults(summary, tuple(r for r in read(path.with_suffix(".jsonl")) if r["id"] in ids))
-            )
+            found.append(_checked(summary, path))
     return tuple(found)
+
+
+def _checked(summary: Mapping[str, Any], path: Path) -> CertificateResults:
+    """A summary of certificates with its records, if it has the form of one and is as it was written."""
+    try:
+        check_form(summary, FORM)
+        ids = set(summary["per_example"]["id"])
+        records = tuple(r for r in read(path.with_suffix(".jsonl")) if r["id"] in ids)
+        low, high = summary["bounds"]
+        if not (summary["radii"] and records and low < high and min(summary["shape"], default=1) > 0):
+            raise ValueError("it has no radii, no records, or a shape or bounds that no image has")
+        if odd := edited(summary, records):
+            raise ValueError(odd)
+    except ValueError as cause:
+        raise CheckpointError(f"{path} is damaged ({cause}): delete it, and certify again") from cause
+    return CertificateResults(summary, records)
 
 
 def sentences(found: CertificateResults) -> tuple[str, ...]:
