@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write into.")] = Path("runs/demo"),
-    examples: Annotated[int, typer.Option(min=1, max=1000, help="Test images to attack.")] = 150,
+    examples: Annotated[int, typer.Option(min=1, max=1000, help="Test images to attack.")] = 300,
     objectives: Annotated[
         str, typer.Option(help="Methods, or your own as MODULE:FUNCTION, with commas (default: the paper's four).")
     ] = "",
@@ -118,10 +118,11 @@ def _stop(during: str, number: int) -> NoReturn:
 
 
 def _show(jobs: list[Job], folder: Path, *, title: str) -> None:
-    """Write the page; print the findings, the table and the path of the page."""
+    """Write the page; print the findings, the table, the differences and the path of the page."""
     from rich.console import Console
 
-    from robattr.reporting.findings import finding
+    from robattr.metrics.columns import COLUMN
+    from robattr.reporting.findings import DIFFERENCES, differences, finding
     from robattr.reporting.html import write_page
     from robattr.reporting.run_results import group_evaluations
     from robattr.reporting.tables import rich_table, table
@@ -135,6 +136,10 @@ def _show(jobs: list[Job], folder: Path, *, title: str) -> None:
         console.print("\n" + "\n".join([found.headline, *found.cautions]), markup=False)
     console.print()
     console.print(rich_table(table(groups), console))
+    titles = [COLUMN[key].title for key in DIFFERENCES]
+    for pair, *cells, examples in (row for group in groups for row in differences(group)):
+        said = "; ".join(f"{title} {cell}" for title, cell in zip(titles, cells, strict=True))
+        console.print(f"{pair}, on the {examples} examples scored in both: {said}", markup=False)
     console.print(f"\nopen {page}", markup=False, soft_wrap=True)
 
 

@@ -16,7 +16,7 @@ from robattr.reporting.run_results import EvaluationResults, Group, RunResults
 
 Member = tuple[RunResults, EvaluationResults]
 
-DIFFERENCES = ("topk", "kendall", "nat_acc")  # columns of the differences between two models
+DIFFERENCES = ("topk", "kendall", "nat_acc", "adv_acc")  # columns of the differences between two models
 MOST_PAIRS = 10  # of more, those with the most robust model alone
 
 
