@@ -1,6 +1,6 @@
 """Damaged files of every kind are read, or refused with a reason; nothing else. `make torture` tries many more."""
 
-from __future__ import annotations
+from __future__ import json
 
 import hashlib
 import os
@@ -102,7 +102,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = TrainConfig(recipe="fashion-mini/natural")
     (place / "train.toml").write_text(to_toml(run))
     (place / "train.json").write_text('{"recipe": "fashion-mini/natural", "steps": 3, "lr": 0.1, "m": 5}')
-    (place / "sweep.json").write_text('{"point": {"lr": 0.1}, "scores": {"a": {"nat_acc": 0.5}, "b": null}}')
+    score = {"value": 0.5, "low": 0.4, "high": None, "n": 9, "excluded": 0}
+    (place / "sweep.json").write_text(
+        json.dumps({"point": {"lr": 0.1}, "scores": {"a": {"nat_acc": score}, "b": None}})
+    )
     (place / "preprocessing.json").write_text('{"mean": [0.5], "std": [0.25]}')
     estimate = '{"value": 0.5, "low": 0.4, "high": 0.6, "n": 4}'
     (place / "certificates").mkdir()
