@@ -1,8 +1,9 @@
 """Damaged files of every kind are read, or refused with a reason; nothing else. `make torture` tries many more."""
 
-from __future__ import json
+from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable
