@@ -35,7 +35,7 @@ What no attack within an ℓ₂ radius r can move, proved for smoothed explanati
 means over these: pixels proved to stay among the top K or outside, top pixels proved to stay, and lower bounds of the
 top-K overlap and of the cosine. σ and r are shares of the range of a pixel: r = 0.1 is one value by 25.5 grey levels of
 255, or each of the 784 of an image by 0.9. K is 10% of the pixels. Brackets: 95% intervals over images. *Noisy* is the
-accuracy on noisy copies, of which there are n for each image.
+accuracy on n noisy copies of each image.
 
 `fashion-mini` models are small networks trained by their recipes, `fashion-mnist/madry` is the paper's network and
 recipe, and the others are those of the zoo, on fewer images because all were made on a CPU. The paper's other models

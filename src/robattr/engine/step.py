@@ -269,7 +269,7 @@ def _stepwise(rho: Robust | Joint) -> bool:
 
 
 def _form(rho: Robust | Joint) -> Robust | Joint:
-    """What is compiled of an objective: an adversary or a neighbourhood that runs as it is, is no part of it."""
+    """The parts of an objective that are compiled; an adversary or a neighbourhood that runs eagerly is left out."""
     return rho if _stepwise(rho) else _of_terms(rho, lambda t: replace(t, within=Everywhere(), by=PGD(0, 0.0)))
 
 
