@@ -23,17 +23,10 @@ from robattr.engine.processes import World
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.metrics.intervals import Estimate
 from robattr.runs import measure_on_validation
+from robattr.training.axes import Span, name_of, parse_axes, parse_axis
 from robattr.training.loop import Outcome
 from robattr.training.step import validate
-from robattr.training.sweep import (
-    Result,
-    Span,
-    name_of,
-    parse_axes,
-    parse_axis,
-    sweep,
-    table,
-)
+from robattr.training.sweep import Result, sweep, table
 
 RUN = replace(
     recipes.get("fashion-mini/ig-norm"), steps=4, batch=8, attack_steps=1, m=2, m_attack=1, checkpoint_every=2

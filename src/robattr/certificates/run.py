@@ -22,7 +22,7 @@ from robattr.certificates.challenge import Challenge
 from robattr.certificates.examples import Examples
 from robattr.certificates.record import Record, tally_of
 from robattr.certificates.smoothing import Smoothing, tally
-from robattr.certificates.summary import at_radius, challenged, per_example, plain
+from robattr.certificates.summary import at_radius, challenged, per_example
 from robattr.engine import precision as arithmetic
 from robattr.engine.files import write_atomically
 from robattr.errors import InvalidInput
@@ -92,8 +92,8 @@ def certify(
             "shape": list(examples.x.shape[1:]),
             "bounds": list(examples.bounds),
             "columns": {
-                "nat_acc": plain(intervals.proportion(r["correct"] for r in records)),
-                "noisy_acc": plain(intervals.mean(r["answers"] / s.samples for r in records)),
+                "nat_acc": intervals.proportion(r["correct"] for r in records).plain(),
+                "noisy_acc": intervals.mean(r["answers"] / s.samples for r in records).plain(),
             },
             "radii": [at_radius(bounds, radius) for radius in radii],
             "per_example": per_example(records, bounds, radii),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from math import prod, sqrt
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 from robattr.certificates.certificate import Bounds
 from robattr.certificates.challenge import CERTIFICATES
 from robattr.metrics import intervals
-from robattr.metrics.intervals import Estimate
 
 
 def at_radius(bounds: Bounds, radius: float) -> dict[str, Any]:
@@ -27,8 +25,8 @@ def at_radius(bounds: Bounds, radius: float) -> dict[str, Any]:
     means = {name: intervals.mean(values[found.answer].tolist()) for name, values in each.items()}
     return {
         "radius": radius,
-        "answer": plain(intervals.proportion(found.answer.tolist())),
-        **{name: plain(value) for name, value in means.items()},
+        "answer": intervals.proportion(found.answer.tolist()).plain(),
+        **{name: value.plain() for name, value in means.items()},
     }
 
 
@@ -78,12 +76,3 @@ def in_units(radius: float, shape: Sequence[int], bounds: tuple[float, float]) -
         one, each = (f"{255 * r / width:.3g}" for r in (radius, evenly))
         return f"one value by {one} of 255 grey levels, or each of the {values:,} values by {each}"
     return f"one value by {radius:.3g}, or each of the {values:,} values by {evenly:.2g}, of a range of {width:g}"
-
-
-def _rounded(values: Sequence[float]) -> list[float]:
-    return [round(value, 4) for value in values]
-
-
-def plain(estimate: Estimate) -> dict[str, float | None]:
-    """An estimate as JSON: NaN becomes null."""
-    return {key: None if value != value else value for key, value in asdict(estimate).items()}

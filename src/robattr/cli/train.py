@@ -162,8 +162,9 @@ def sweep(
     It can be stopped at any moment: the same command continues. On more machines that share the folder, it goes faster.
     """
     from robattr.runs import measure_on_validation
-    from robattr.training.sweep import parse_axes, table
+    from robattr.training.axes import parse_axes
     from robattr.training.sweep import sweep as begin
+    from robattr.training.sweep import table
 
     if not over:
         raise InvalidInput("a sweep needs at least one --over KEY=VALUE,VALUE,…, for example --over m=10,20,50")

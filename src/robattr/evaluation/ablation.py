@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from robattr.evaluation.suite import COMPARED
+
 Rows = Sequence[Mapping[str, Any]]
 
-SCORES = ("topk", "kendall")  # in the order of the records
 WITHOUT_GRADIENTS = ("random", "score")
 
 
@@ -38,7 +39,7 @@ def contributions(records: Rows) -> list[Contribution]:
     for name in names:
         ran = [row[name] for row in rows if name in row]
         alone, adds, wins = [], [], []
-        for at in range(len(SCORES)):
+        for at in range(len(COMPARED)):
             known = [pair[at] for pair in ran if pair[at] is not None]
             gaps = [_lowest(row, at, but=(name,)) - _lowest(row, at) for row in rows]
             alone.append(fmean(known) if known else None)
@@ -55,7 +56,7 @@ def advantage(records: Rows, name: str) -> float | None:
         return None
     return max(
         fmean(max(0.0, _lowest(row, at, but=WITHOUT_GRADIENTS) - _value(row[name], at)) for row in rows)
-        for at in range(len(SCORES))
+        for at in range(len(COMPARED))
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from math import isclose
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from robattr.evaluation.diagnostics import curve_points
 from robattr.evaluation.evaluate_batch import SCORES
 from robattr.evaluation.protocol import Protocol
 from robattr.metrics import intervals
-from robattr.metrics.intervals import Estimate
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -56,12 +54,12 @@ def columns(records: Rows) -> dict[str, dict[str, float | None]]:
     shares = {name: intervals.proportion(r[key] for r in records) for name, key in ACCURACIES.items()}
     scored = [r for r in records if r["kept"] is not None]
     means = {name: intervals.mean(r.get(name) for r in scored) for name in (*SCORES, *FURTHER, *faithfulness.SCORES)}
-    return {name: _plain(e) for name, e in {**shares, **means}.items()}
+    return {name: e.plain() for name, e in {**shares, **means}.items()}
 
 
 def estimate(values: Iterable[float | None]) -> dict[str, float | None]:
     """A mean with its 95% interval, as a column of the summary."""
-    return _plain(intervals.mean(values))
+    return intervals.mean(values).plain()
 
 
 def summarise(records: Rows, protocol: Protocol) -> dict[str, Any]:
@@ -184,10 +182,6 @@ def compare(first: Rows, second: Rows) -> dict[str, intervals.Comparison]:
         if sides[0].keys() & sides[1].keys():
             found[name] = intervals.paired(sides[0], sides[1])
     return found
-
-
-def _plain(estimate: Estimate) -> dict[str, float | None]:
-    return {key: None if value != value else value for key, value in asdict(estimate).items()}
 
 
 def _curve(curves: Iterable[Sequence[float]]) -> list[float]:

@@ -6,7 +6,7 @@ Every function leaves NaN out and counts it. Random draws come from a seed, so t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import NormalDist
 
 import numpy as np
@@ -33,6 +33,10 @@ class Estimate:
     high: float
     n: int
     excluded: int = 0
+
+    def plain(self) -> dict[str, float | None]:
+        """The estimate as JSON values: null for NaN."""
+        return {key: None if value != value else value for key, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)

@@ -8,27 +8,26 @@ machines that share the folder, does what is left: no run is trained twice, and 
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from math import isnan, nan
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import nan
 from pathlib import Path
-from typing import Any, TypeAlias, get_origin
+from typing import Any
 
 from robattr._extras import need
 from robattr._form import check_form, parse_json
 from robattr.engine.files import InUse, locked, write_atomically, write_json
-from robattr.errors import CheckpointError, Diverged, InvalidInput
+from robattr.errors import CheckpointError, Diverged
 from robattr.metrics.columns import COLUMN
 from robattr.metrics.intervals import Estimate
 from robattr.training import settings
-from robattr.training.config import KINDS, Objective, TrainConfig
+from robattr.training.axes import Axis, Point, Span, check_grid, grid, name_of
+from robattr.training.config import Objective, TrainConfig
 from robattr.training.loop import train
 from robattr.training.run_directory import discard
 
-Point = Mapping[str, Any]
 Scores = dict[str, Estimate]
 Measure = Callable[[Path], Scores]
 """The scores of a finished run directory on validation data, among them `nat_acc`, with their intervals."""
@@ -39,66 +38,11 @@ TRIES = 50  # proposals of a search before it has no new point
 
 
 @dataclass(frozen=True)
-class Span:
-    """A range to search on a logarithmic scale, `0.001..1`; of integers, if the key is one: `10..100`."""
-
-    low: float
-    high: float
-    whole: bool = False
-
-    def __contains__(self, value: float) -> bool:
-        return self.low <= value <= self.high
-
-
-Axis: TypeAlias = Sequence[Any] | Span
-
-
-@dataclass(frozen=True)
 class Result:
     """One point of a sweep; `scores` is empty if the run diverged."""
 
     point: Point
     scores: Scores
-
-
-def parse_axis(word: str) -> tuple[str, Axis]:
-    """`"m=10,20,50"` -> `("m", [10, 20, 50])`; `"weight=0.01..1"` -> `("weight", Span(0.01, 1))`."""
-    key, _, text = word.partition("=")
-    if not text:
-        raise InvalidInput(f"--over expects key=value,value,… or key=low..high, got {word!r}")
-    first, *rest = [settings.parse_word(f"{key}={part}") for part in text.replace("..", ",").split(",")]
-    key = first[0]
-    if get_origin(KINDS[key]) is tuple:
-        raise InvalidInput(f"cannot sweep {key}, a list: start one run per value, with --set and --out")
-    if key == "full":
-        raise InvalidInput("cannot sweep full: it trains on the validation split, on which a sweep compares")
-    values = [first[1], *(value for _, value in rest)]
-    if ".." not in text:
-        return key, list(dict.fromkeys(values))
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    if len(values) != 2 or not numbers or not 0 < values[0] < values[1]:
-        raise InvalidInput(f"expected a range low..high of numbers with 0 < low < high, got {word!r}")
-    return key, Span(float(values[0]), float(values[1]), whole=isinstance(values[0], int))
-
-
-def parse_axes(words: Iterable[str]) -> dict[str, Axis]:
-    """The axes of several words, each with another key."""
-    axes: dict[str, Axis] = {}
-    for word in words:
-        key, axis = parse_axis(word)
-        if key in axes:
-            raise InvalidInput(f"--over {key} is given twice: give all values in one, --over {key}=V,V,…, or one range")
-        axes[key] = axis
-    return axes
-
-
-def _check_grid(run: TrainConfig, over: Mapping[str, Axis]) -> None:
-    """Check every point of a grid, before any of them is trained."""
-    for point in _grid(over):
-        try:
-            settings.change(run, point)
-        except InvalidInput as error:
-            raise InvalidInput(f"at {name_of(point)}: {error}") from error
 
 
 def sweep(
@@ -124,7 +68,7 @@ def sweep(
     out = Path(out)
     run = replace(run if objective is None else run.with_objective(objective), full=False)
     if trials is None:
-        _check_grid(run, over)
+        check_grid(run, over)
     around = {key: value for key, value in {**run.decisive(), "steps": run.steps}.items() if key not in over}
     label = json.dumps([around, by])  # scores of other settings or measures are not reused
 
@@ -153,7 +97,7 @@ def sweep(
         done = [Result(point, scores) for point, scores in known if scores is not None]
         if done:
             write_atomically(out / f"table-{'-'.join(over)}.md", table(done).encode())
-        points = _grid(over) if trials is None else [point for point, _ in known]
+        points = grid(over) if trials is None else [point for point, _ in known]
         if trials is not None and len(points) < trials:
             points += _suggest(over, known, seed=run.seed)
         left = [point for point in points if point not in [result.point for result in done]]
@@ -223,13 +167,6 @@ def _explained(found: Sequence[Result], columns: Sequence[str]) -> list[str]:
     return said
 
 
-def name_of(point: Point) -> str:
-    """The directory of a point: `weight=0.1,m=10`."""
-    return ",".join(
-        f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}" for key, value in point.items()
-    )
-
-
 def _rank(value: Any) -> tuple[int, Any]:
     """A sort key for values of an axis: None first, then numbers, then strings."""
     return (0, 0) if value is None else (1 + isinstance(value, str), value)
@@ -238,7 +175,7 @@ def _rank(value: Any) -> tuple[int, Any]:
 def _store(path: Path, point: Point, label: str, scores: Scores | None) -> None:
     file = path / "sweep.json"
     stored = _read(file) if file.exists() else {"point": point, "scores": {}}
-    plain = {of: by and {c: _plain(e) for c, e in by.items()} for of, by in {**stored["scores"], label: scores}.items()}
+    plain = {of: by and {c: e.plain() for c, e in by.items()} for of, by in {**stored["scores"], label: scores}.items()}
     write_json(file, {**stored, "scores": plain})
 
 
@@ -271,11 +208,6 @@ def _read(file: Path) -> dict[str, Any]:
             f"expected the point and the scores of a run in {file}, got other content: delete the file; the run is "
             "measured again, but not trained again"
         ) from cause
-
-
-def _plain(score: Estimate) -> dict[str, float | int | None]:
-    """A score as JSON has it: null for an interval of one example."""
-    return {key: None if isnan(value) else value for key, value in asdict(score).items()}
 
 
 def _estimate(plain: Mapping[str, Any]) -> Estimate:
@@ -312,11 +244,3 @@ def _distribution(axis: Axis) -> Any:
     if axis.whole:
         return distributions.IntDistribution(int(axis.low), int(axis.high), log=True)
     return distributions.FloatDistribution(axis.low, axis.high, log=True)
-
-
-def _grid(over: Mapping[str, Axis]) -> list[dict[str, Any]]:
-    """Every point of the grid."""
-    axes = [axis for axis in over.values() if not isinstance(axis, Span)]
-    if len(axes) < len(over):
-        raise InvalidInput("a range low..high needs the number of points to try: --trials N")
-    return [dict(zip(over, values, strict=True)) for values in itertools.product(*axes)]
