@@ -49,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> int:
     cases = tuple(dict.fromkeys(options.case or DEFAULT[device.type]))
     arithmetic = options.precision or ("tf32" if device.type == "cuda" else "fp32")
     report = run(device, arithmetic, cases, quick=options.quick, json=options.json)
-    print(render.report(report.plain()))
+    print("\n\n".join(render.sections([report.plain()])))
     return 1 if any(case.error for case in report.cases) else 0
 
 

@@ -30,21 +30,19 @@ from robattr.reporting.certified import COLUMNS
 from robattr.reporting.tables import grid
 
 TEXT = """\
-What no attack within an ℓ₂ radius r can move, proved for smoothed explanations ([Certificates](certificates.md)):
-*Answer certified* is the share of images whose smoothed answer is proved to stay the label; the other columns are
-means over these: pixels proved to stay among the top K or outside, top pixels proved to stay, and lower bounds of the
-top-K overlap and of the cosine. σ and r are shares of the range of a pixel: r = 0.1 is one value by 25.5 grey levels of
-255, or each of the 784 of an image by 0.9. K is 10% of the pixels. Brackets: 95% intervals over images. *Noisy* is the
-accuracy on n noisy copies of each image.
+What no attack within an ℓ₂ radius r can change, proved for smoothed explanations ([Certificates](certificates.md)).
+*Answer certified*: share of images whose smoothed answer provably stays the label. The other columns are means over
+these: pixels proved to stay inside or outside the top K, top pixels proved to stay, lower bounds of top-K overlap and
+cosine. σ and r are shares of the pixel range (r = 0.1: one pixel by 25.5 of 255, or all 784 by 0.9); K is 10% of the
+pixels. *Noisy* is the accuracy on n noisy copies. Brackets are 95% intervals over images.
 
-`fashion-mini` models are small networks trained by their recipes, `fashion-mnist/madry` is the paper's network and
-recipe, and the others are those of the zoo, on fewer images because all were made on a CPU. The paper's other models
-are missing: their weights were not kept."""
+`fashion-mini` models are small networks, `fashion-mnist/madry` has the paper's network and recipe, the others are of
+the zoo, on few images because a CPU made them. The weights of the paper's other models were not kept."""
 ATTACKS = """\
-Attacks on these certificates: PGD through the average on the smoothed answer, on IFIA's loss and on the cosine. Within
-the certified radius nothing may break. Attacked within three times the radius, where nothing is claimed, a certificate
-may or may not hold: between the bound and what the attacks reach lies what is not known. The last two columns are means
-over all attacked images, *bound / lowest estimate that an attack reached*."""
+Attacks: PGD through the average, on the smoothed answer, on IFIA's loss and on the cosine. Within the certified
+radius nothing may break; within three times the radius nothing is claimed. The last two columns are means over the
+attacked images, *bound / lowest estimate that an attack reached*; where both radii are equal, the truth lies between
+them."""
 HEADINGS = ("Model", "Map", "Images", "n", "r", "Accuracy", "Noisy", *(column.title for column in COLUMNS))
 ATTACK_HEADINGS = (
     "Model", "Certified at r", "Attacked within", *(f"Broken: {name}" for name in CERTIFICATES), "Overlap", "Cosine",

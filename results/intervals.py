@@ -33,16 +33,14 @@ HEADINGS = (
 )  # fmt: skip
 TEXT = """\
 ‖IG(x, x')‖₁ for all x' with ‖x' − x‖∞ ≤ ε, bounded by intervals: a proof, not a search
-([Certificates](certificates.md#interval-bounds)). `small_cnn` trained by `robattr train DATASET/interval-bound`, and
-the same network with other objectives as the control (`--set method=natural`, `method=madry`). Means over the first
-test images. *Certified accuracy* is the share of images that are proved to be classified correctly at every x' of the
-ball. *An attack reaches* is the largest ‖IG(x, x')‖₁ that 2 runs of 20 steps of PGD find, one from where PGD on the
-loss ends and one from a random point: the truth lies between it and the bound. *Bound without x* is what the same rules
-prove for any valid input in the place of x.
+([Certificates](certificates.md#interval-bounds)). `small_cnn` by `robattr train DATASET/interval-bound`, with NATURAL
+and Madry as controls (`--set method=…`, fewer steps); CPU, one seed each, settings from short trials on validation
+images. *Certified accuracy*: share of images proved to be classified correctly on the whole ball. *An attack
+reaches*: largest ‖IG(x, x')‖₁ of 2 runs of 20 steps of PGD (from the end of PGD on the loss, from a random point);
+the truth is between it and the bound. *Bound without x* holds for any valid input in the place of x.
 
-A certificate is vacuous where the bound is far above the attack, or not far below the bound without x. A constant
-network has bound 0, so that the bound is to be read beside the accuracy. Trained on a CPU, one seed each, the controls
-for fewer steps; settings by a few shorter trials on validation images."""
+A bound far above the attack, or not far below the bound without x, says nothing. A constant network has bound 0: read
+it beside the accuracy."""
 
 
 def record(run: Run, *, examples: int = EXAMPLES) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from robattr.reporting.run_results import EvaluationResults, RunResults
-from robattr.reporting.tables import escape_markdown, grid
+from robattr.reporting.tables import escape_markdown, folded, grid
 
 HEADINGS = ("Model", "Protocol", "Map", "Examples", "Seed", "Trained", "Evaluated", "Versions", "Weights", "File")
 
@@ -19,7 +19,8 @@ def provenance(runs: Sequence[RunResults], folder: Path) -> str:
     for dataset in dict.fromkeys(run.dataset for run in runs):
         chosen = [run for run in runs if run.dataset == dataset]
         rows = [_row(run, evaluation, folder) for run in chosen for evaluation in run.evaluations]
-        parts += [f"### {dataset}", grid(HEADINGS, rows), *_commands(chosen)]
+        summary = f"{dataset}: {len(rows)} evaluations, with versions, weights and commands"
+        parts.append(folded(summary, "\n\n".join([grid(HEADINGS, rows), *_commands(chosen)])))
     return "\n\n".join(parts)
 
 

@@ -19,7 +19,7 @@ from robattr.reporting.figures import figure_name
 from robattr.reporting.findings import alarms
 from robattr.reporting.published import DATASETS
 from robattr.reporting.run_results import EvaluationResults, Group, RunResults, group_evaluations, read_runs
-from robattr.reporting.tables import escape_markdown, grid, make_cell, markdown, table
+from robattr.reporting.tables import escape_markdown, folded, grid, make_cell, markdown, table
 
 RESULTS = Path(__file__).parent
 PAGE = RESULTS.parent / "docs" / "results.md"
@@ -27,25 +27,22 @@ PAGE = RESULTS.parent / "docs" / "results.md"
 ATTACKED = ("adv_acc", "topk", "kendall", "noise_topk", "noise_kendall")  # columns beside the noise control
 
 PREFACE = """\
-How much of a model's explanations stays when an attacker changes the image a little and keeps the prediction? For
-each correctly classified test image an attack (IFIA) looks, within ε, for the image whose attribution map differs most
-from the map before; *TopK Inter.* is the share of the most important pixels that stay, *Rank Corr.* is Kendall's rank
-correlation of the two maps. *Nat Acc.* and *Adv Acc.* are accuracies on clean images and under PGD. *Never kept* is the
-share of examples on which no step of the attack kept the prediction: the paper's protocol scores those 1, which makes a
-model look more robust, so the share is shown with every score. Brackets are 95% intervals over examples; seeds have
-rows of their own, and nothing is averaged over them. `paper` is the reference's evaluation, `strict` the worst case
-over many more attacks. More in [Evaluation](evaluation.md)."""
+For each correctly classified test image an attack (IFIA) searches, within ε, for the image whose attribution map
+differs most while the prediction stays. *TopK Inter.* is the share of the k most important pixels that remain, *Rank
+Corr.* Kendall's rank correlation of the two maps. *Nat Acc.* and *Adv Acc.* are accuracies on clean images and under
+PGD. *Never kept* is the share of images on which every attack step changed the prediction: `paper` scores them 1,
+which flatters a model. `paper` is the reference's evaluation, `strict` the worst case over many more attacks.
+Brackets are 95% intervals over images; seeds have rows of their own. More in [Evaluation](evaluation.md)."""
 INEFFECTIVE = """\
-The paper observes, of IG-NORM on MNIST, that when training stops ℓ stays at about 1 while ‖IG‖₁ stays at 10 to 20, and
-calls the optimisation ineffective. The reference's logs print sums over a batch, so its two numbers may be such sums
-(the paper does not say); their ratio does not depend on that. Below, per example: means over the last lines of the
-training log, ‖IG‖₁ without λ or β and at the worst x' that training found."""
+The paper reports that IG-NORM on MNIST ends with ℓ at about 1 and ‖IG‖₁ at 10 to 20, and calls the optimisation
+ineffective. Its numbers may be sums over a batch (the paper does not say), which leaves the ratio unchanged. Below:
+means per image over the last log lines, ‖IG‖₁ without λ or β, at the x' that training found."""
 STRONGER = """\
-The same models under other protocols. Noise is the control: the worst of ten random sign perturbations of size ε, which
-an attack must beat. Failures are correctly classified examples on which no step kept the prediction: `paper` scores
-them 1, `strict` leaves them out."""
+The same models under other protocols. Noise is the control, the worst of ten random sign perturbations of size ε: an
+attack must do better. Failures are images on which every step changed the prediction: `paper` scores them 1, `strict`
+leaves them out."""
 ACCEPTANCE = """\
-Under the `paper` protocol with IG maps. Of several seeds, the lowest of ours must exceed the highest of the other."""
+`paper` protocol, IG maps. The lowest seed of ours must exceed the highest of the other."""
 FIGURES = {
     "figure1": "Maps before and after the attack",
     "figure2": "Scores over the examples",
@@ -102,13 +99,20 @@ def _warnings(groups: Iterable[Group]) -> str:
 
 def _figures(groups: Sequence[Group], folder: Path) -> str:
     """The figures that `robattr figures` has written to `folder`/figures."""
-    found = []
+    parts = []
     for group in groups:
+        found = []
         for name, title in FIGURES.items():
             file = Path("figures") / f"{figure_name(name, group, groups)}.png"
             if (folder / file).is_file():
-                found.append(f"### {title}, {group.dataset}\n\n![{title}, {group.dataset}]({file.as_posix()})")
-    return "\n\n".join(["## Figures", *found]) if found else ""
+                found.append(f"![{title}, {group.dataset}]({file.as_posix()})")
+        if found:
+            parts += [
+                f"### {group.dataset}",
+                found[0],
+                folded(f"More figures of {group.dataset}", "\n\n".join(found[1:])),
+            ]
+    return "\n\n".join(["## Figures", *parts]) if parts else ""
 
 
 def _over_m(groups: Sequence[Group]) -> str:

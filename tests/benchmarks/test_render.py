@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,19 +44,41 @@ def test_the_page_shows_every_number_and_every_failure(tmp_path: Path) -> None:
     page = render.markdown([read(tmp_path / "bench.json")])
     for words in (
         "**15×**", "2024-01-02", "torch 2.11", "python -m benchmarks --device cpu", "1 Tflop/s", "right(50)", "0.0125",
-        "4×", "12.5", "**Failed, no numbers:** RuntimeError: out of memory",
+        "4×", "Compiled in 12.5 s", "map 1.0e-06 (0.001 allowed); first step 1.0e-01 (0.2 allowed)",
+        "2 G operations, the port's 9 G; at least 1 MB",
+        "## Failed, no numbers\n\n- flower, a CPU: RuntimeError: out of memory",
     ):  # fmt: skip
         assert words in page, words
-    assert page.count("Apart, in this order: map; first step.") == 1
     assert "Note: the step runs eagerly" in render.markdown([example().plain()])
-    rows = [line.count("|") - 1 for line in page.splitlines() if line.startswith("| attack gradient")]
-    assert rows == [len(render.HEADINGS)] * 2 + [len(render.ROOFLINE)] * 2
+    rows = [line.count("|") - 1 for line in page.splitlines() if line.startswith("| mnist | attack gradient")]
+    assert rows == [len(render.COMPARED)] * 2
+
+
+def test_each_question_has_one_table_over_all_runs() -> None:
+    """Tables of the same question from two runs are joined; no table of a run is lost."""
+    growth = Table("Growth of the cost", ("axis", "value", "ms", "times"), (("m", 10, 5.0, 1.0), ("m", 20, 8.0, 1.6)))
+    memory = Table("Peak memory of a step", ("m", "whole (MB)"), ((5, 0.723),))
+    runs = [replace(example(), device=d, cases=(Case("mini", tables=(growth, memory)),)).plain() for d in ("A", "B")]
+    page = render.markdown(runs)
+    assert page.count("How does the cost grow?") == page.count("How much memory") == 1
+    for device in ("A", "B"):
+        assert f"| {device} | m 10 → 20 | 5 → 8 | 1 → 1.6 |" in page
+        assert f"| mini | {device} | 5 | 0.723 |" in page
+
+
+def test_every_table_of_the_stored_results_is_on_the_page() -> None:
+    page = render.PAGE.read_text(encoding="utf-8")
+    for file in render.FILES:
+        for case in read(file).get("cases", ()):
+            for table in case["tables"]:
+                for row in table["rows"]:
+                    assert all(render.number(value) in page for value in row), (case["name"], table["title"], row)
 
 
 @pytest.mark.parametrize(
     ("floor", "kept", "spent", "says"),
     [
-        (1.5, 0.1, {}, "1.33 times the floor of 1.5 ms: bound by arithmetic (arithmetic at full rate is 75% of"),
+        (1.5, 0.1, {}, "at least 1 MB): bound by arithmetic (arithmetic at full rate is 75% of"),
         (0.1, 1.2, {}, "bound by memory traffic"),
         (0.1, 0.1, {}, "traffic of kept activations 5%."),
         (0.1, 0.1, {"convolutions": 0.3, "everything between": 0.5, "matrix products": 0.2},

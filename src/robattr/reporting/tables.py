@@ -176,6 +176,11 @@ def grid(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def folded(summary: str, text: str) -> str:
+    """Markdown behind a line that opens it."""
+    return f'<details markdown="1"><summary>{summary}</summary>\n\n{text}\n\n</details>'
+
+
 def latex(made: Table) -> str:
     """A booktabs `tabular`: the best of a group in bold, the paper's value in brackets."""
     lines = [
