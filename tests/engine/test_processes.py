@@ -13,7 +13,12 @@ from typing import get_args
 
 import pytest
 import torch
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from typer.testing import CliRunner
 
+from forked import robattr, start
+from robattr import load_model
+from robattr.cli import app
 from robattr.data.batches import AUGMENTATION, MIRROR, ORDER, generator
 from robattr.engine.processes import World
 from robattr.errors import InvalidInput
@@ -27,18 +32,25 @@ from train_fixtures import QUICK, lines, tiny_data, tiny_net, weights
 HERE = Path(__file__).parents[1]
 PATHS = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(PATHS)}
-LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 # The batch of 9 does not divide by two: one process takes 4 examples, the other 5.
-BASE = replace(QUICK, batch=9, steps=12, lr=1e-3, weight=0.3, budget=0.05, checkpoint_every=100, clip=5.0)
+BASE = replace(QUICK, batch=9, steps=3, lr=1e-3, weight=0.3, budget=0.05, checkpoint_every=100, clip=5.0)
 PAPER = get_args(Method)[:8]
 CASES: dict[str, tuple[TrainConfig, dict[str, bool]]] = {
-    f"{method} {precision}{' batch-norm' if norm else ''}": (
-        replace(BASE, method=method, precision=precision, reduction="sum" if method == "madry" else "mean"),
+    f"{method} fp64{' batch-norm' if norm else ''}": (
+        replace(BASE, method=method, precision="fp64", reduction="sum" if method == "madry" else "mean"),
         {"norm": norm},
     )
-    for precision in ("fp64", "fp32")
     for norm in (False, True)
+    for method in PAPER
+}
+# A bias before batch norm. NATURAL is left out: the batch mean cancels that bias, so its gradient is rounding noise,
+# which Adam turns into full steps (docs/scaling.md). In the other objectives the frozen path gives it a real gradient.
+CASES |= {
+    f"{method} fp32 batch-norm": (
+        replace(CASES[f"{method} fp64"][0], precision="fp32"),
+        {"norm": True, "bias": method != "natural"},
+    )
     for method in PAPER
 }
 CASES |= {
@@ -47,13 +59,6 @@ CASES |= {
     if method not in (*PAPER, "interval-bound")
 }
 CASES["interval-bound fp64"] = replace(BASE, method="interval-bound", precision="fp64"), {"relu": True}
-# A bias before batch norm. NATURAL is left out: the batch mean cancels that bias, so its gradient is rounding noise,
-# which Adam turns into full steps (docs/scaling.md). In the other objectives the frozen path gives it a real gradient.
-CASES |= {
-    f"{name} after a bias": (run, {"norm": True, "bias": True})
-    for name, (run, _) in CASES.items()
-    if name.endswith("fp32 batch-norm") and run.method != "natural"
-}
 
 
 def own_objective(model, x, y, *, rand):
@@ -66,21 +71,17 @@ CASES["own fp64"] = replace(BASE, precision="fp64").with_objective(own_objective
 TOLERANCE = {"fp64": 1e-10, "fp32": 1e-4}
 
 
-def train_all(folder: Path) -> None:
-    """What each of the two processes does: every case in turn."""
+def work(folder: Path) -> None:
+    """What each of the two processes does: one run by itself, a look at the threads it leaves, and every case."""
+    rank, before = os.environ["RANK"], threads()
+    train(BASE, folder / "run", dataset=tiny_data(), model=tiny_net(), device="cpu")
+    (folder / rank).write_text(f"{before} {threads()}")
     torch.distributed.init_process_group("gloo")
     for name, (run, net) in CASES.items():
         model = tiny_net(**net)
         train(run, folder / name, dataset=tiny_data(), model=model, device="cpu")
-        torch.save(weights(model), folder / f"{name} {os.environ['RANK']}.pt")
+        torch.save(weights(model), folder / f"{name} {rank}.pt")
     torch.distributed.destroy_process_group()
-
-
-def count_threads(folder: Path) -> None:
-    """What each of the two processes does: one run by itself, and a look at the threads it leaves."""
-    before = threads()
-    train(BASE, folder / "run", dataset=tiny_data(), model=tiny_net(), device="cpu")
-    (folder / os.environ["RANK"]).write_text(f"{before} {threads()}")
 
 
 def threads() -> int:
@@ -90,8 +91,9 @@ def threads() -> int:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("pair")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [*LAUNCH, __file__, str(folder)], env=ENVIRONMENT, capture_output=True, text=True, timeout=600
+        [*launch, __file__, str(folder)], env=ENVIRONMENT, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return folder
@@ -132,55 +134,51 @@ def test_more_processes_than_examples_are_refused():
         World(0, 3, torch.device("cpu")).share(2)
 
 
-def test_a_worker_leaves_no_thread_that_could_wake_while_python_ends(tmp_path):
-    done = subprocess.run(
-        [*LAUNCH, __file__, str(tmp_path), "count_threads"],
-        env=ENVIRONMENT, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
+def test_a_worker_leaves_no_thread_that_could_wake_while_python_ends(pair):
     for rank in "01":
-        before, after = map(int, (tmp_path / rank).read_text().split())
+        before, after = map(int, (pair / rank).read_text().split())
         assert after <= before
 
 
-def test_a_killed_worker_is_restarted_and_resumes(tmp_path):
-    words = ["steps=40", "batch=8", "checkpoint_every=5", "log_every=1", "validate_every=0", "schedule=constant"]
-    train_it = ["-m", "robattr", "train", "fashion-mini/natural", "--device", "cpu", *(f"--set={w}" for w in words)]
-    out = tmp_path / "run"
-    launcher = subprocess.Popen(
-        [*LAUNCH, "--max-restarts=1", "--monitor-interval=0.1", *train_it, "--out", str(out)],
-        env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
+def torchrun(*words: str) -> None:
+    """`torchrun --standalone --nproc-per-node=2 --max-restarts=1 -m robattr WORDS`, its workers forked."""
+    config = LaunchConfig(
+        1, 1, 2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", run_id=str(os.getpid()), max_restarts=1,
+        start_method="fork",
     )  # fmt: skip
+    elastic_launch(config, robattr)(*words)
+
+
+def words(out: Path, *settings: str) -> list[str]:
+    given = ("batch=8", "log_every=1", "validate_every=0", *settings)
+    return ["train", "fashion-mini/natural", "--device=cpu", "--out", str(out), *(f"--set={word}" for word in given)]
+
+
+def test_a_killed_worker_is_restarted_and_resumes(tmp_path):
+    out, log, settings = tmp_path / "run", tmp_path / "log", ("steps=40", "checkpoint_every=5", "schedule=constant")
+    launcher = start(torchrun, *words(out, *settings), log=log)
     while not any((out / "checkpoints").glob("step-00000001*.pt")):
-        assert launcher.poll() is None, launcher.stderr.read()
+        assert launcher.is_alive(), log.read_text()
         time.sleep(0.02)
     os.kill(max(children(launcher.pid)), signal.SIGKILL)
-    _, said = launcher.communicate(timeout=120)
-    assert launcher.returncode == 0, said[-4000:]
-    assert "run: continuing after" in said
+    launcher.join(timeout=120)
+    assert launcher.exitcode == 0, log.read_text()[-4000:]
+    assert "run: continuing after" in log.read_text()
 
-    alone = subprocess.run(
-        [sys.executable, *train_it, "--out", str(tmp_path / "alone")], env=ENVIRONMENT, capture_output=True, timeout=300
-    )
-    assert alone.returncode == 0
-    one, two = (torch_weights(path) for path in (tmp_path / "alone", out))
+    assert CliRunner().invoke(app, words(tmp_path / "alone", *settings)).exit_code == 0
+    one, two = (weights(load_model(path)) for path in (tmp_path / "alone", out))
     assert float((one - two).norm() / one.norm()) < 1e-4
 
 
 def test_processes_stop_together_when_asked(tmp_path):
-    out = tmp_path / "run"
-    words = ["steps=5000", "batch=8", "log_every=1", "validate_every=0"]
-    launcher = subprocess.Popen(
-        [*LAUNCH, "-m", "robattr", "train", "fashion-mini/natural", "--device", "cpu", "--out", str(out)]
-        + [f"--set={word}" for word in words],
-        env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    out, log = tmp_path / "run", tmp_path / "log"
+    launcher = start(torchrun, *words(out, "steps=5000"), log=log)
     while not ((out / "metrics.jsonl").exists() and (out / "metrics.jsonl").read_text()):
-        assert launcher.poll() is None, launcher.stderr.read()
+        assert launcher.is_alive(), log.read_text()
         time.sleep(0.02)
     launcher.terminate()
-    _, said = launcher.communicate(timeout=120)
-    assert "stopped by SIGTERM after step" in said
+    launcher.join(timeout=120)
+    assert "stopped by SIGTERM after step" in log.read_text()
     assert lines(out)[-1]["step"] == listed(out / "checkpoints")[-1].step
 
 
@@ -190,11 +188,5 @@ def children(parent: int) -> list[int]:
     return [int(word) for word in listed.split()]
 
 
-def torch_weights(path: Path) -> torch.Tensor:
-    from robattr import load_model
-
-    return weights(load_model(path))
-
-
 if __name__ == "__main__":
-    (count_threads if "count_threads" in sys.argv else train_all)(Path(sys.argv[1]))
+    work(Path(sys.argv[1]))

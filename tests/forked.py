@@ -1,0 +1,43 @@
+"""Processes that start with torch imported: forks of one server. A new Python takes seconds to import it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+
+FORKS = get_context("forkserver")
+FORKS.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.run", "robattr.cli", "robattr.training"])
+
+
+def start(function: Callable[..., object], *arguments: object, log: Path) -> BaseProcess:
+    """Call `function` in a process with one thread, whose stdout and stderr are the file `log`."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = FORKS.Process(target=_call, args=(function, arguments, log, environment))
+    process.start()
+    return process
+
+
+def _call(
+    function: Callable[..., object], arguments: tuple[object, ...], log: Path, environment: dict[str, str]
+) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    with log.open("a") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    function(*arguments)
+
+
+def robattr(*words: str) -> None:
+    """The command `robattr`."""
+    from robattr.__main__ import main
+
+    sys.argv = ["robattr", *words]
+    main()
