@@ -54,7 +54,7 @@ def test_an_audit_reports_everything_and_leaves_the_model_alone(plain: nn.Module
     for heading in (
         "Verdict",
         "What to do next",
-        "Attack against random noise",
+        "Noise TopK",
         "Class by class",
         "Robustness against",
     ):

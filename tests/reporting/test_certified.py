@@ -73,7 +73,7 @@ def test_the_section_says_what_is_certified_and_of_what(folder: Path) -> None:
     for words in ("with probability at least 0.9,", "smoothed explanations", "of 255 grey levels", "the top 6"):
         assert words in text
     html = page([audited])
-    assert html.index("What no attack can move") < html.index("Attack against random noise")
+    assert html.index("What no attack can move") < html.index("Class by class")
     assert certified_section(run(evaluation("strict", "sg", 0.9))) == []
 
 

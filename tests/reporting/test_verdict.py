@@ -74,7 +74,7 @@ def test_alarms_make_the_verdict_unclear_unless_fragile() -> None:
     ("protocol", "more", "doubt", "remedy"),
     [
         ("strict", {"alarms": ["gradients are masked"]}, "gradients are masked", "warnings of the measurement"),
-        ("strict", {"noise": 0.3}, "random noise of the same ε keeps less of the map (30%)", "more --steps"),
+        ("strict", {"noise": 0.3}, "random noise of the same ε keeps less of the map (30%)", "more --iterations"),
         ("paper", {"never_kept": 0.4}, "40% of the attacked examples count as unmoved", "strict protocol, where"),
     ],
 )

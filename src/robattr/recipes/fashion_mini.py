@@ -1,4 +1,4 @@
-"""The embedded Fashion-MNIST subset: four runs, each a minute or less on one CPU core. The numbers are ours.
+"""The embedded Fashion-MNIST subset: four runs, each at most 90 seconds on one CPU core. The numbers are ours.
 
 Few attack steps and path points, at midpoints, which are accurate at small m; one cycle of a high learning rate; ε
 grows during the first half. The radius is 0.04, not the 0.1 of Fashion-MNIST and of the evaluation: with a tenth of

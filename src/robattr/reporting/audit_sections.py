@@ -17,7 +17,6 @@ from robattr.reporting.tables import cell_of
 from robattr.reporting.verdict import mean_score, records_by_class, strictest, verdict
 
 METHOD = "audit"  # of the runs that `robattr audit` makes
-CONTROL = ("topk", "noise_topk", "kendall", "noise_kendall")
 LISTED = 200  # skipped files named
 
 
@@ -48,8 +47,8 @@ def opening(run: RunResults) -> list[Section]:
 
 
 def closing(run: RunResults, *, notes_of: RunResults | None = None) -> list[Section]:
-    """The sections after the numbers: certificates, the control, the classes, changes to the model, skipped files."""
-    sections = [*certified_section(run), control(run), classes(run)]
+    """The sections after the numbers: certificates, the classes, changes to the model, skipped files."""
+    sections = [*certified_section(run), classes(run)]
     config = (notes_of or run).config
     notes, skipped = config.get("notes") or (), config.get("skipped") or ()
     if notes:
@@ -76,20 +75,6 @@ def certified_section(run: RunResults) -> list[Section]:
     columns = ("", *(column.title for column in certified.COLUMNS))
     said, rows = certified.sentences(run.certificates[0]), certified.rows(run.certificates)
     return [Section("What no attack can move", said, columns=columns, rows=rows, figures=tuple(figures))]
-
-
-def control(run: RunResults) -> Section:
-    """The scores under the attack and under random noise of the same size."""
-    rows = []
-    for e in run.evaluations:
-        cells = [str(cell_of(COLUMN[name], e.column(name))) for name in CONTROL]
-        rows.append((f"{e.summary['protocol']} · {e.summary['map']}", *cells))
-    said = (
-        "The worst of ten random sign changes of the same ε. Explanations that hold under noise but not under attack "
-        "are safe from random changes, not from an adversary."
-    )
-    titles = ("", *(COLUMN[key].title for key in CONTROL))
-    return Section("Attack against random noise", (said,), columns=titles, rows=tuple(rows))
 
 
 def classes(run: RunResults) -> Section:

@@ -160,6 +160,8 @@ def lines(panels: Sequence[Panel], *, x_label: str) -> Any | None:
                 axis.fill_between(s.xs, s.low, s.high, color=_colour(s.style), alpha=0.15, lw=0)
         axis.set_xlabel(x_label)
         axis.set_ylabel(panel.title)
+        if all(float(x).is_integer() for s in series for x in s.xs):
+            axis.xaxis.get_major_locator().set_params(integer=True)
         if panel.log:
             axis.set_yscale("log", nonpositive="mask")  # the default draws a fall to the bottom
     figure.legend([*entries.values()], [*entries], loc="outside lower center", ncols=columns, fontsize=7.5)

@@ -129,7 +129,7 @@ def _differences(group: Group) -> Section | None:
         "narrower than those of the table. A difference whose interval contains 0 is not settled."
     )
     columns = ("", *(COLUMN[key].title for key in DIFFERENCES), "Examples scored")
-    rows = tuple(differences(group))
+    rows = tuple(tuple(cell.replace(" [", "\n[").replace("], ", "]\n") for cell in row) for row in differences(group))
     return Section(f"Differences: {group.title}", (said,), columns=columns, rows=rows) if rows else None
 
 

@@ -114,7 +114,7 @@ def _reservations(e: EvaluationResults) -> Iterable[tuple[str, str]]:
     if topk is not None and noise is not None and noise < topk - CLEARLY:
         yield (
             f"random noise of the same ε keeps less of the map ({noise:.0%}) than the attack found ({topk:.0%})",
-            "Audit by a harder attack (robattr audit --protocol strict, more --steps): noise does more than this one.",
+            "Audit by a harder attack (robattr audit --protocol strict, more --iterations): noise does more.",
         )
     share = float(e.summary["never_kept"])
     if share >= MANY and not _strict(e):
