@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from forked import start
 from robattr.errors import CheckpointError
 from robattr.evaluation import records
 from robattr.evaluation.records import append, begin, discard, merge, read
@@ -175,25 +174,21 @@ def test_a_kill_between_merge_and_clean_up_repeats_nothing(path):
     assert [r["id"] for r in read(path)] == [0, 1, 2]  # the file keeps all
 
 
-CHILD = """
-import sys
-from pathlib import Path
-from robattr.evaluation.records import append, begin
-
-begin(Path(sys.argv[1]), {"eps": 0.3})
-for i in range(int(sys.argv[2])):
-    append(Path(sys.argv[1]), [{"id": i, "map": "x" * 50_000}])
-"""
+def write(path: Path, total: int) -> None:
+    begin(path, {"eps": 0.3})
+    for i in range(total):
+        append(path, [{"id": i, "map": "x" * 50_000}])
 
 
 def test_sigkill_in_the_middle_of_writing_loses_and_repeats_nothing(path):
     """A process that does nothing but write is killed; the next one finishes its work."""
     total = 1000
-    child = subprocess.Popen([sys.executable, "-c", CHILD, str(path), str(total)])
-    while child.poll() is None and not path.with_name("paper-ig.from11.jsonl").exists():
+    child = start(write, path, total, log=path.parents[1] / "log")
+    while child.is_alive() and not path.with_name("paper-ig.from11.jsonl").exists():
         time.sleep(0.001)
-    child.send_signal(signal.SIGKILL)
-    assert child.wait() == -signal.SIGKILL  # it was not done yet
+    child.kill()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL  # it was not done yet
     done = begin(path, {"eps": 0.3})
     assert done == set(range(len(done)))
     assert 12 <= len(done) < total

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+import typer
 
-from robattr.reproduce import Job, execute, execute_parallel, jobs, results, tasks
+from forked import start
+from robattr.cli.reproduce import _execute
+from robattr.reproduce import Job, execute, execute_parallel, execution, jobs, results, tasks
 from robattr.reproduce.execution import waves
 from train_fixtures import chain_recipes, shorten_recipes
 
@@ -57,14 +61,28 @@ def test_more_examples_are_an_evaluation_not_done_yet(tmp_path: Path) -> None:
     assert [task.done for task in tasks([replace(job, examples=4)])] == [True, False]
 
 
-def test_jobs_in_parallel_give_what_jobs_in_turn_give(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)  # one thread per worker, as here: rounding depends on threads
+@contextmanager
+def forks() -> Iterator[None]:
+    """Let the workers be forks with the short recipes, where `spawn` would import torch again in each."""
+    with pytest.MonkeyPatch.context() as patch:
+        shorten_recipes(patch)
+        patch.setattr(execution, "get_context", lambda _: get_context("fork"))
+        patch.setattr(os, "cpu_count", lambda: 2)  # one thread per worker, as here: rounding depends on threads
+        yield
+
+
+def parallel(made: list[Job]) -> None:
+    with forks():
+        assert execute_parallel(made, workers=2, device="cpu") is None
+
+
+def test_jobs_in_parallel_give_what_jobs_in_turn_give(tmp_path: Path) -> None:
     made = jobs("table1", tmp_path, datasets=["fashion-mini"], examples=2)
-    assert execute_parallel(made, workers=2, device="cpu") is None
+    process = start(parallel, made, log=tmp_path / "log")
+    process.join(timeout=120)
+    assert process.exitcode == 0, (tmp_path / "log").read_text()
     assert all(task.done for task in tasks(made))
-    lines = capfd.readouterr().err.splitlines()
+    lines = (tmp_path / "log").read_text().splitlines()
     for method in ("natural", "ig-sum-norm"):
         assert any(line.startswith(method) and "2 of 2 examples" in line for line in lines)
     alone = replace(made[0], path=tmp_path / "alone", examples=0)
@@ -73,42 +91,38 @@ def test_jobs_in_parallel_give_what_jobs_in_turn_give(
     assert weights[0] == weights[1]
 
 
-LONG = """
-import sys, typer
-from dataclasses import replace
-from pathlib import Path
-from robattr.cli.reproduce import _execute
-from robattr.reproduce import jobs
-if __name__ == "__main__":
-    made = jobs("table1", Path(sys.argv[1]), datasets=["fashion-mini"], examples=6)
-    made = [replace(job, run=replace(job.run, steps=10**6, batch=4, log_every=1, schedule="constant")) for job in made]
-    try:
-        _execute(made, device="cpu", data_dir=None, workers=2, fresh=False)
-    except typer.Exit as stop:
-        sys.exit(stop.exit_code)
-"""
+def long(out: Path) -> None:
+    """`robattr reproduce table1` without end, in a group of processes of its own."""
+    os.setsid()
+    with forks():
+        made = jobs("table1", out, datasets=["fashion-mini"], examples=6)
+        endless = {"steps": 10**6, "batch": 4, "log_every": 1, "schedule": "constant"}
+        made = [replace(job, run=replace(job.run, **endless)) for job in made]
+        try:
+            _execute(made, device="cpu", data_dir=None, workers=2, fresh=False)
+        except typer.Exit as stop:
+            sys.exit(stop.exit_code)
 
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_stops_all_processes_and_says_how_to_go_on(tmp_path: Path, times: int) -> None:
     """A terminal sends the signal to the whole group: the program and its workers. The impatient send it again."""
-    (tmp_path / "long.py").write_text(LONG)
-    words = [sys.executable, str(tmp_path / "long.py"), str(tmp_path / "out")]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        assert process.stderr is not None
+    log = tmp_path / "log"
+    process = start(long, tmp_path / "out", log=log)
+    assert process.pid is not None
+    try:
         while not any(file.stat().st_size for file in tmp_path.glob("out/fashion-mini/*/metrics.jsonl")):
-            assert process.poll() is None
+            assert process.is_alive(), log.read_text()
             time.sleep(0.02)
         for _ in range(times):
             os.killpg(process.pid, signal.SIGINT)
             time.sleep(0.05)
-        try:
-            rest = process.communicate(timeout=60)[1]
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 130
-    assert "the same command continues" in rest
-    assert "Traceback" not in rest
+        process.join(timeout=60)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.exitcode == 130
+    assert "the same command continues" in log.read_text()
+    assert "Traceback" not in log.read_text()
     assert list(tmp_path.glob("out/fashion-mini/*/checkpoints/*.pt"))
     assert len(list(tmp_path.glob("out/fashion-mini/*/config.json"))) <= 2  # no other job began

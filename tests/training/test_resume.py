@@ -7,15 +7,15 @@ import os
 import random
 import resource
 import signal
-import subprocess
-import sys
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from forked import robattr, start
 from robattr.cli import app
 from train_fixtures import lines
 
@@ -29,11 +29,15 @@ WORDS = [
 ]  # fmt: skip
 
 
-def start(out: Path, **limits) -> subprocess.Popen[str]:
-    """The run in a process with one thread."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-m", "robattr", *WORDS, "--out", str(out)]
-    return subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True, **limits)
+def begin(out: Path, *, limit: int | None = None) -> BaseProcess:
+    """The run in a process with one thread, whose files may have at most `limit` bytes."""
+    return start(limited, limit, *WORDS, "--out", str(out), log=out.with_name("log"))
+
+
+def limited(limit: int | None, *words: str) -> None:
+    if limit is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    robattr(*words)
 
 
 def finish(out: Path) -> None:
@@ -47,14 +51,14 @@ def finish(out: Path) -> None:
     assert done.exit_code == 0, done.output
 
 
-def wait_for_step(out: Path, step: int, process: subprocess.Popen[str]) -> None:
+def wait_for_step(out: Path, step: int, process: BaseProcess) -> None:
     """Until the log has reached `step`."""
-    while process.poll() is None:
+    while process.is_alive():
         metrics = out / "metrics.jsonl"
         if metrics.exists() and sum(b'"loss"' in line for line in metrics.read_bytes().splitlines()) >= step:
             return
         time.sleep(0.01)
-    raise AssertionError(f"the run ended by itself with {process.returncode}")
+    raise AssertionError(f"the run ended by itself with {process.exitcode}")
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +81,11 @@ def same_as(whole: Path, out: Path) -> None:
 def test_killed_at_any_moment(whole, tmp_path):
     out, moments = tmp_path / "run", random.Random(7)
     for step in (1, 5):
-        process = start(out)
+        process = begin(out)
         wait_for_step(out, step, process)
         time.sleep(moments.uniform(0, 0.1))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        process.kill()
+        process.join()
     finish(out)
     same_as(whole, out)
     assert len(json.loads((out / "environment.json").read_text())["resumed"]) == 2
@@ -90,11 +94,11 @@ def test_killed_at_any_moment(whole, tmp_path):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_asked_to_stop(whole, tmp_path, number, code):
     out = tmp_path / "run"
-    process = start(out)
+    process = begin(out)
     wait_for_step(out, 2, process)  # early: on a busy machine the signal may come late
-    process.send_signal(number)
-    process.communicate(timeout=120)
-    assert process.returncode == code
+    os.kill(process.pid, number)
+    process.join(timeout=120)
+    assert process.exitcode == code
     last = lines(out)[-1]["step"]
     assert list((out / "checkpoints").glob(f"step-{last:09d}-*.pt"))
     assert not (out / "model.safetensors").exists()
@@ -105,9 +109,10 @@ def test_asked_to_stop(whole, tmp_path, number, code):
 def test_a_full_disk(whole, tmp_path):
     """The first checkpoint fits under the kernel's limit, the next (with Adam's moments) does not."""
     out = tmp_path / "run"
-    process = start(out, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)))
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 2
+    process = begin(out, limit=200_000)
+    process.join(timeout=300)
+    assert process.exitcode == 2
+    said = out.with_name("log").read_text()
     assert said.splitlines()[-1].startswith("robattr: could not write")
     assert "make room or choose another place, then run the same command again" in said
     assert [path.name[:14] for path in (out / "checkpoints").iterdir()] == ["step-000000000"]

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -16,6 +13,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from forked import robattr, start
 from robattr import recipes
 from robattr.cli import app
 from robattr.data import from_tensors
@@ -31,7 +29,6 @@ from robattr.training.sweep import Result, sweep, table
 RUN = replace(
     recipes.get("fashion-mini/ig-norm"), steps=4, batch=8, attack_steps=1, m=2, m_attack=1, checkpoint_every=2
 )
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def about(value, half=0.1, n=9):
@@ -249,24 +246,23 @@ def test_a_point_is_done_however_its_worker_died(tmp_path, monkeypatch):
 
 def test_a_killed_worker_is_taken_over_and_two_share_the_work(tmp_path):
     out = tmp_path / "sweep"
-    command = [
-        sys.executable, "-m", "robattr", "sweep", "fashion-mini/natural", "--over", "lr=0.001,0.002",
-        "--set=steps=30", "--set=batch=8", "--set=checkpoint_every=4", "--set=log_every=1", "--examples=0",
-        "--device=cpu", "--out", str(out),
+    words = [
+        "sweep", "fashion-mini/natural", "--over", "lr=0.001,0.002", "--set=steps=30", "--set=batch=8",
+        "--set=checkpoint_every=4", "--set=log_every=1", "--examples=0", "--device=cpu", "--out", str(out),
     ]  # fmt: skip
-    first = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+    first = start(robattr, *words, log=tmp_path / "first")
     while not any(out.glob("*/checkpoints/step-00000000[48]*.pt")):
-        assert first.poll() is None
+        assert first.is_alive()
         time.sleep(0.02)
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    workers = [
-        subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    said = [worker.communicate(timeout=300) for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], said
-    assert any("continuing after" in errors for _, errors in said)
+    first.kill()
+    first.join()
+    logs = [tmp_path / name for name in ("second", "third")]
+    workers = [start(robattr, *words, log=log) for log in logs]
+    for worker in workers:
+        worker.join(timeout=300)
+    said = [log.read_text() for log in logs]
+    assert [worker.exitcode for worker in workers] == [0, 0], said
+    assert any("continuing after" in text for text in said)
     rows = re.findall(r"^\| (0\.00\d) \| \**\d+\.\d\d% \[", (out / "table-lr.md").read_text(), flags=re.M)
     assert rows == ["0.001", "0.002"]
     for path in out.glob("lr=*"):
