@@ -52,7 +52,7 @@ CORRELATIONS: dict[Callable[..., Tensor], Callable[..., float]] = {
 
 
 def one_by_one(oracle: Callable[[np.ndarray, np.ndarray], float], a: Tensor, b: Tensor) -> Tensor:
-    pairs = zip(a.flatten(1).numpy(), b.flatten(1).numpy(), strict=True)
+    pairs = zip(a.flatten(1).double().numpy(), b.flatten(1).double().numpy(), strict=True)  # SciPy keeps the dtype
     return torch.tensor([float(oracle(x, y)) for x, y in pairs], dtype=torch.float64)
 
 

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from nets import mlp
 from robattr import IG, Change, Size, clean, combine, frozen, keep_label, l1, l2, margin, soft_margin, total, value_of
 from robattr.errors import InvalidInput
-from robattr.formula import cross_entropy, midpoint, power
+from robattr.formula import at_output, cross_entropy, midpoint, power, right
+from robattr.formula.network import bind
 
 A = torch.tensor([[1.0, -2.0], [3.0, 0.0]])
 FEW = IG(rule=midpoint(3))
@@ -49,6 +50,19 @@ def test_equal_compositions_are_equal() -> None:
     assert (l1 + 2 * energy) @ FEW == (l1 + 2 * energy) @ FEW
     assert hash((l1 / 2) @ FEW) == hash((l1 / 2) @ FEW)
     assert (l1 + 2 * energy) @ FEW != (l1 + 3 * energy) @ FEW
+
+
+def test_the_loss_at_the_end_of_a_path_costs_no_run_of_its_own(batch: tuple[nn.Module, Tensor, Tensor, Tensor]) -> None:
+    module, x, x1, y = batch
+    ran: list[int] = []
+    module.register_forward_pre_hook(lambda _, inputs: ran.append(len(inputs[0])))
+    net = bind(module)
+    for rule, rows in ((right(3), 3 + 1), (midpoint(3), 3 + 2)):  # ℓ(x) besides; midpoints leave x' out
+        shift, spread = total @ IG(at=at_output), l1 @ IG(rule=rule)
+        expected = shift(net, x, x1, y) + 0.1 * spread(net, x, x1, y)
+        ran.clear()
+        torch.testing.assert_close((shift + 0.1 * spread)(net, x, x1, y), expected)
+        assert sum(ran) == rows * len(x)
 
 
 def test_changes_add_and_scale(batch: tuple[nn.Module, Tensor, Tensor, Tensor]) -> None:

@@ -20,8 +20,8 @@ from torch import Tensor
 from robattr.errors import InvalidInput, brief
 from robattr.formula.algebra import Operand
 from robattr.formula.checks import check_batch, check_model
-from robattr.formula.layers import AtOutput, Layer, at_input, input_gradient
-from robattr.formula.network import Bound, Model, bind, gradient, per_example, second_order, vjp
+from robattr.formula.layers import AtOutput, Layer, at_input
+from robattr.formula.network import Bound, Model, bind, gradient_and_value, per_example, second_order, vjp
 from robattr.formula.paths import Path, straight
 from robattr.formula.quadrature import Rule, midpoint
 from robattr.formula.scalars import OF_THE_OUTPUT, Scalar, cross_entropy
@@ -108,15 +108,37 @@ class IG(Operand):
 
     def _partial(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, chunk: list[tuple[float, float]]) -> Tensor:
         """Σ over the chunk's nodes of w_k · integrand(r(t_k)), all nodes as one batch."""
-        labels, weights = y.repeat(len(chunk), *(1,) * (y.dim() - 1)), [w for _, w in chunk]
-        flat = self.at == at_input and self.along == straight  # r' does not depend on t: it leaves the sum
-        if flat and net.affine_split is not None and self.of in OF_THE_OUTPUT:
-            return (x1 - x) * self._behind_stem(net, x, x1, labels, chunk)
-        z = self._points(x, x1, chunk)
-        if flat:
-            return (x1 - x) * _weighted(input_gradient(self.of, net, z, labels), weights)
+        if self._flat:
+            return (x1 - x) * self._slope(net, x, x1, y, chunk)[0]
+        z, labels = self._points(x, x1, chunk), _repeated(y, len(chunk))
         dz = torch.cat([self.along.derivative(x, x1, t) for t, _ in chunk])
-        return _weighted(self.at.integrand(self.of, net, z, dz, labels), weights)
+        return _weighted(self.at.integrand(self.of, net, z, dz, labels), [w for _, w in chunk])
+
+    @property
+    def _flat(self) -> bool:
+        """Whether r' does not depend on t, and so leaves the sum."""
+        return self.at == at_input and self.along == straight
+
+    @property
+    def runs_at_end(self) -> bool:
+        """Whether one of the nodes, which all run together, is x' itself: then f(x') is known as well."""
+        return self._flat and self.rule.nodes[-1] == 1.0 and (self.chunk or len(self.rule)) >= len(self.rule)
+
+    def with_end(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """IG(x, x') and f(x') (B,), where `runs_at_end`: the network runs once for both."""
+        slope, values = self._slope(net, x, x1, y, list(zip(self.rule.nodes, self.rule.weights, strict=True)))
+        return (x1 - x) * slope, values[-len(x) :]
+
+    def _slope(
+        self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, chunk: list[tuple[float, float]]
+    ) -> tuple[Tensor, Tensor]:
+        """Σ_k w_k ∇f(z_k), and every f(z_k), (k·B,)."""
+        labels = _repeated(y, len(chunk))
+        if net.affine_split is not None and self.of in OF_THE_OUTPUT:
+            return self._behind_stem(net, x, x1, labels, chunk)
+        z = self._points(x, x1, chunk)
+        slopes, values = gradient_and_value(lambda v: self.of(net, v, labels), z)
+        return _weighted(slopes, [w for _, w in chunk]), values
 
     def _points(self, x: Tensor, x1: Tensor, chunk: list[tuple[float, float]]) -> Tensor:
         """r(t_k) of the chunk's nodes as one batch (k·B, ...).
@@ -133,8 +155,10 @@ class IG(Operand):
         t = first + gap * torch.arange(len(times), dtype=fine, device=x.device).view(-1, *(1,) * x.dim())
         return (x + t * (x1 - x)).to(x.dtype).flatten(0, 1)
 
-    def _behind_stem(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, chunk: list[tuple[float, float]]) -> Tensor:
-        """Σ_k w_k ∇f(z_k) of a net g∘h whose first layer h is affine: J_hᵀ Σ_k w_k ∇g(h_k).
+    def _behind_stem(
+        self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, chunk: list[tuple[float, float]]
+    ) -> tuple[Tensor, Tensor]:
+        """Σ_k w_k ∇f(z_k), and every f(z_k), of a net g∘h whose first layer h is affine: J_hᵀ Σ_k w_k ∇g(h_k).
 
         h takes the straight line from x to x' to that from h(x) to h(x'), and its Jacobian J_h is the same everywhere:
         it is applied to two points and its transpose to one sum, where the plain form does both at every node. For an f
@@ -144,10 +168,14 @@ class IG(Operand):
         u, u1 = h(x), h(x1)
         nodes = self._points(u, u1, chunk)
         # A clone, because what follows h may be an activation in place, and a leaf must not be overwritten.
-        slopes = gradient(lambda v: self.of(g, v.clone(), y), nodes)
+        slopes, values = gradient_and_value(lambda v: self.of(g, v.clone(), y), nodes)
         slope = _weighted(slopes, [w for _, w in chunk])
         # At zero, which depends on nothing: at x autograd would differentiate the slope as well.
-        return vjp(h, torch.zeros_like(x), slope)
+        return vjp(h, torch.zeros_like(x), slope), values
+
+
+def _repeated(y: Tensor, times: int) -> Tensor:
+    return y.repeat(times, *(1,) * (y.dim() - 1))
 
 
 def _weighted(each: Tensor, weights: list[float]) -> Tensor:

@@ -18,8 +18,9 @@ from torch.nn import functional as F
 
 from robattr.errors import InvalidInput, brief
 from robattr.formula.algebra import Operand, reciprocal
-from robattr.formula.attribution import Attribution
+from robattr.formula.attribution import IG, Attribution
 from robattr.formula.checks import check_batch, check_model
+from robattr.formula.layers import AtOutput
 from robattr.formula.neighbourhoods import Neighbourhood
 from robattr.formula.network import Bound, Model, bind, per_example, second_order
 from robattr.formula.scalars import Scalar, margin
@@ -143,9 +144,24 @@ class Change:
 
     def _value(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
         value = torch.zeros(len(x), dtype=x.dtype, device=x.device)
-        for c, term in self.terms:
-            value = value + c * per_example(term(net, x, x1, y), x, term)
+        for (c, term), known in zip(self.terms, self._with_shared_ends(net, x, x1, y), strict=True):
+            value = value + c * per_example(term(net, x, x1, y) if known is None else known, x, term)
         return value
+
+    def _with_shared_ends(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor) -> list[Tensor | None]:
+        """The terms of ℓ(x') + β‖IG(x, x')‖₁, of one f, whose path runs the network at x' anyway; None for others."""
+        known: list[Tensor | None] = [None] * len(self.terms)
+        measured = {i: (t.size, t.attribution) for i, (_, t) in enumerate(self.terms) if isinstance(t, Measured)}
+        igs = {i: (size, a) for i, (size, a) in measured.items() if isinstance(a, IG)}
+        for i, (size, path) in igs.items():
+            ends = {j: s for j, (s, ig) in igs.items() if isinstance(ig.at, AtOutput) and ig.of == path.of}
+            if path.runs_at_end and ends and all(known[j] is None for j in ends):
+                a, at_x1 = path.with_end(net, x, x1, y)
+                shift = at_x1 - per_example(path.of(net, x, y), x, path.of)
+                known[i] = size(a)
+                for j, total in ends.items():
+                    known[j] = total(shift)
+        return known
 
     def over(self, within: Neighbourhood) -> Change:
         """The change in an objective over N(x, ε): terms that see the whole of it, such as `spread_bound()`, get it."""

@@ -193,13 +193,20 @@ class Box:
 
     def start(self, x: Tensor, rand: Rand = torch.rand_like) -> Tensor:
         """A uniform point of the box, clipped to the bounds."""
-        return _clip(x - self.below + (self.below + self.above) * rand(x), self.bounds)
+        below, above = self._sides(x)
+        return _clip(x - below + (below + above) * rand(x), self.bounds)
 
     def direction(self, g: Tensor) -> Tensor:
         return g.sign()
 
     def project(self, z: Tensor, x: Tensor) -> Tensor:
-        return _clip(torch.minimum(torch.maximum(z, x - self.below), x + self.above), self.bounds)
+        below, above = self._sides(x)
+        return _clip(torch.minimum(torch.maximum(z, x - below), x + above), self.bounds)
+
+    def _sides(self, x: Tensor) -> tuple[float | Tensor, float | Tensor]:
+        """`below` and `above` where x is."""
+        below, above = (s.to(x.device) if isinstance(s, Tensor) else s for s in (self.below, self.above))
+        return below, above
 
 
 @dataclass(frozen=True)

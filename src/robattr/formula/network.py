@@ -145,6 +145,11 @@ def per_example(value: Tensor, x: Tensor, source: object = "the value") -> Tenso
 
 def gradient(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     """∇_z Σ f(z), itself differentiable in z and in all that f holds."""
+    return gradient_and_value(f, z)[0]
+
+
+def gradient_and_value(f: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor, Tensor]:
+    """∇_z Σ f(z) and f(z) (B,), both differentiable in z and in all that f holds."""
     wanted = torch.is_grad_enabled()
     with torch.enable_grad():
         v = z if z.requires_grad else z.detach().requires_grad_()
@@ -154,7 +159,7 @@ def gradient(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
             (found,) = torch.autograd.grad(value.sum(), v, create_graph=wanted, allow_unused=True)
     if found is None:  # a zero here would be an attribution of nothing, and an attack that never moves
         raise no_gradient()
-    return found
+    return found, value if wanted else value.detach()
 
 
 def no_gradient() -> UnsupportedModel:

@@ -77,7 +77,7 @@ def radau(m: int) -> Rule:
     """
     m = _count(m)
     legendre = np.polynomial.legendre
-    nodes = np.sort(legendre.legroots([0.0] * (m - 1) + [-1.0, 1.0]))  # the roots of P_m − P_{m−1}; the last is 1
+    nodes = np.sort(legendre.legroots([0.0] * (m - 1) + [-1.0, 1.0]).real)  # of P_m − P_{m−1}; the last is 1
     weights = (1.0 + nodes) / (m * legendre.legval(nodes, [0.0] * (m - 1) + [1.0])) ** 2
     nodes[-1], weights[-1] = 1.0, 2.0 / m**2
     return Rule(tuple((0.5 * (nodes + 1.0)).tolist()), tuple((weights / weights.sum()).tolist()))
