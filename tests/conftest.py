@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import escape
+
 import pytest
 import torch
 from hypothesis import settings
@@ -13,3 +15,21 @@ settings.load_profile("any-machine")
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def short_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few queries of the searches without gradients, whose length tests/evaluation tests."""
+    for module in ("diagnostics", "suite"):
+        monkeypatch.setattr(f"robattr.evaluation.{module}.QUERIES", 5)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Charts with their titles alone: matplotlib takes a second to draw those of a page, as tests/reporting does."""
+    for module in ("html", "audit_sections"):
+        monkeypatch.setattr(f"robattr.reporting.{module}.inline_svg", _title)
+
+
+def _title(figure: object, *, name: str) -> str:
+    return f'<svg class="chart" role="img" aria-label="{escape(name)}"></svg>'
