@@ -44,7 +44,7 @@ Rendered by `python -m benchmarks --render` from the files of real runs in `resu
   because signs of IG and of ReLUs flip near zero. Allowed for what the attack's first step forgoes of Σ|∇J|:
   {LOSSES}."""
 
-COMPARED = ("case", "what", "device", "the obvious way", "ms", "engine", "ms", "ratio", "times the floor")
+COMPARED = ("case", "what", "the obvious way, ms", "engine, ms", "ratio", "times the floor")
 COMPARISONS = (
     ("How fast is training?", ("attack gradient", "training step"), """\
 A training step is attack, gradient and optimiser. The port takes the reference's right ends (m of the update / of the
@@ -127,9 +127,9 @@ def comparison_row(run: dict[str, Any], case: dict[str, Any], c: dict[str, Any])
     sides = []
     for side in (c["baseline"], c["engine"]):
         t = side["times"]
-        sides += [side["what"], f"{number(t['ms'])} [{number(t['low'])}–{number(t['high'])}]"]
+        sides.append(f"{number(t['ms'])} [{number(t['low'])}–{number(t['high'])}]<br>{side['what']}")
     floor = f"{number(c['engine']['times']['ms'] / c['roofline']['floor_ms'])}×" if c["roofline"] else "–"
-    return [case["name"], c["what"], device(run), *sides, f"**{number(c['ratio'])}×**", floor]
+    return [f"{case['name']}<br>{device(run)}", c["what"], *sides, f"**{number(c['ratio'])}×**", floor]
 
 
 def growth_rows(run: dict[str, Any], case: dict[str, Any]) -> Iterator[list[str]]:

@@ -50,7 +50,7 @@ def test_the_page_shows_every_number_and_every_failure(tmp_path: Path) -> None:
     ):  # fmt: skip
         assert words in page, words
     assert "Note: the step runs eagerly" in render.markdown([example().plain()])
-    rows = [line.count("|") - 1 for line in page.splitlines() if line.startswith("| mnist | attack gradient")]
+    rows = [line.count("|") - 1 for line in page.splitlines() if line.startswith("| mnist<br>a CPU | attack gradient")]
     assert rows == [len(render.COMPARED)] * 2
 
 
