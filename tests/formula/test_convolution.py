@@ -196,3 +196,17 @@ def test_torchs_own_second_derivatives_would_be_counted() -> None:
 
     graph, _, _ = trace(update, (torch.rand(2, 3, 8, 8), torch.rand(4, 3, 3, 3)))
     assert kernels(graph)[1] > 0
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_hard_sigmoids_are_twice_differentiable(inplace: bool) -> None:
+    """torch has no derivative of hardsigmoid_backward, so that MobileNetV3 could not be attacked."""
+    x = torch.tensor([-4.0, -2.5, 0.3, 2.0, 5.0], dtype=torch.float64, requires_grad=True)  # none on a corner
+
+    def gate(z: Tensor) -> Tensor:
+        with CustomDerivatives():
+            return z * nn.Hardsigmoid(inplace=inplace)(2.0 * z)
+
+    torch.testing.assert_close(gate(x), x * F.hardsigmoid(2.0 * x))
+    assert torch.autograd.gradcheck(gate, x)
+    assert torch.autograd.gradgradcheck(gate, x)

@@ -7,7 +7,8 @@
 and the derivatives of each of them are the other two. torch instead writes ∂⟨v, InputGradient(g, W)⟩/∂W, which every
 step on ‖IG‖₁ needs, as a convolution of v whose kernel is g, as large as an image: GPUs have no fast kernel for that.
 
-`CustomDerivatives()` is the mode in which torch's convolutions are these.
+`CustomDerivatives()` is the mode in which torch's convolutions are these. torch's hard sigmoid, which has no second
+derivative, is min(max(x + 3, 0), 6)/6 there, which has one.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def _blank(like: Tensor, shape: torch.Size) -> Tensor:
 
 
 class CustomDerivatives(TorchFunctionMode):
-    """While active, torch's convolutions have the derivatives above."""
+    """While active, torch's convolutions and hard sigmoids have the derivatives above."""
 
     def __torch_function__(
         self,
@@ -127,7 +128,7 @@ class CustomDerivatives(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        ours = CONVOLUTIONS.get(func)
+        ours = REPLACED.get(func)
         out = None if ours is None else ours(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {})) if out is None else out
 
@@ -184,12 +185,19 @@ def each_axis(value: Any, n: int) -> list[int]:
     return several * n if len(several) == 1 else several
 
 
-CONVOLUTIONS: dict[Any, Callable[..., Tensor | None]] = {
+def _hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    out = F.relu6(input + 3.0) / 6.0
+    return input.copy_(out) if inplace else out
+
+
+REPLACED: dict[Any, Callable[..., Tensor | None]] = {
     **{f: _conv(n) for n, f in enumerate((torch.conv1d, torch.conv2d, torch.conv3d), 1)},
     **{f: _conv(n) for n, f in enumerate((aten.conv1d.default, aten.conv2d.default, aten.conv3d.default), 1)},
     **{f: _conv(n) for n, f in enumerate((aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding), 1)},
     torch.conv_transpose1d: _conv_transpose(1),
     torch.conv_transpose2d: _conv_transpose(2),
     torch.conv_transpose3d: _conv_transpose(3),
+    F.hardsigmoid: _hardsigmoid,
+    aten.hardsigmoid.default: _hardsigmoid,
 }
-"""What takes the place of each convolution; the operators are what an exported module calls."""
+"""What takes the place of each function; the operators are what an exported module calls."""
