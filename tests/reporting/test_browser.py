@@ -17,8 +17,8 @@ from robattr.reporting.html import write_page
 from robattr.reporting.run_results import read_runs
 
 pytest.importorskip("axe_playwright_python", reason="pip install axe-playwright-python runs these tests")
-from axe_playwright_python.sync_playwright import Axe  # noqa: E402
-from playwright.sync_api import Browser, Page, sync_playwright  # noqa: E402
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, sync_playwright
 
 CHROMIUM = which("chromium") or which("chromium-browser")
 pytestmark = pytest.mark.skipif(
