@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from robattr._form import check_form, parse_json, parse_toml
+from robattr._form import check_form, fits, parse_json, parse_toml
 
 FORM = {"id": int, "score?": (float, None), "names?": [str], "columns?": {str: {"value": float}}}
 
@@ -21,6 +21,7 @@ FORM = {"id": int, "score?": (float, None), "names?": [str], "columns?": {str: {
 )
 def test_values_of_the_form(value: object) -> None:
     check_form(value, FORM)
+    assert fits(FORM)(value)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,7 @@ def test_values_of_the_form(value: object) -> None:
 def test_other_values_are_named_by_their_place(value: object, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         check_form(value, FORM)
+    assert not fits(FORM)(value)
 
 
 def test_deep_and_odd_texts_are_value_errors() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from robattr.auditing import record
 from robattr.auditing.record import parse_maps
 from robattr.engine.files import locked
 from robattr.errors import CheckpointError, InvalidInput
+from robattr.reporting.html import write_page
 
 QUICK = {"steps": 1, "points": 2, "examples": 6, "device": "cpu", "eps": 8 / 255, "protocol": "paper"}
 
@@ -92,6 +95,17 @@ def test_a_start_that_was_killed_is_not_in_the_way(plain: nn.Module, tmp_path: P
     for name in (".lock", ".config.json.123.tmp"):  # what a kill before config.json leaves
         (tmp_path / "audit" / name).touch()
     assert robattr.audit(plain, bars(), out=tmp_path / "audit.html", **QUICK).page
+
+
+def test_an_audit_whose_records_were_removed_says_so(plain: nn.Module, tmp_path: Path, monkeypatch) -> None:
+    def write(runs, page, **settings):
+        written = write_page(runs, page, **settings)
+        shutil.rmtree(tmp_path / "audit")
+        return written
+
+    monkeypatch.setattr(sys.modules["robattr.auditing.audit"], "write_page", write)  # the room has a function audit
+    with pytest.raises(CheckpointError, match="audit was removed during the audit, and the records with it"):
+        robattr.audit(plain, bars(), out=tmp_path / "audit.html", **QUICK)
 
 
 def test_own_maps_are_compiled_on_request_and_those_of_other_libraries_never(plain, monkeypatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -239,3 +241,30 @@ def test_narrow_terminals_cut_no_number(runs) -> None:
     shown = CliRunner().invoke(app, ["compare", *map(str, runs)], env={"COLUMNS": "30"})
     assert shown.exit_code == 0
     assert "…" not in shown.output
+
+
+@contextmanager
+def files_up_to(size: int):
+    """A limit that the system sets: the write that exceeds it fails, as on a full disk, after writing a part."""
+    was = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, was[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, was)
+
+
+@pytest.mark.parametrize(("file", "share"), [("paper-ig-gallery.npz", 0.5), ("paper-ig.jsonl", 0.2)])
+def test_an_evaluation_without_room_leaves_no_temporary_file_and_continues(runs, tmp_path, file, share) -> None:
+    words = ("evaluate", runs[0], "--examples", 6, "--device", "cpu", "--out")
+    whole, short = tmp_path / "whole", tmp_path / "short"
+    assert invoke(*words, whole).exit_code == 0
+    with files_up_to(int(share * (whole / file).stat().st_size)):
+        refused = invoke(*words, short)
+    assert isinstance(refused.exception, CheckpointError)
+    assert "could not write" in str(refused.exception)
+    assert "File too large" in str(refused.exception)
+    assert not list(short.glob(".*.tmp"))
+    assert not (short / file).exists()
+    assert invoke(*words, short).exit_code == 0
+    assert (short / "paper-ig.jsonl").read_bytes() == (whole / "paper-ig.jsonl").read_bytes()

@@ -14,6 +14,7 @@ from robattr.cli._tables import show_table
 from robattr.models import zoo
 
 PROGRAM = typer.main.get_command(app)
+EVIL = "\x1b]0;owned\x07\u202e"  # sets the title of a terminal, and turns the direction of writing
 CONTINUED = ("train", "sweep", "evaluate", "audit", "harden", "certify", "demo", "reproduce")
 
 
@@ -100,3 +101,19 @@ def test_a_table_fits_its_terminal(capsys, monkeypatch) -> None:
     monkeypatch.delenv("COLUMNS")
     show_table(("Name",), [("long " * 60,)])
     assert ("long " * 60).strip() in capsys.readouterr().out, "a pipe has no width"
+
+
+@pytest.mark.parametrize("words", [["evaluate", "run", f"--no{EVIL}"], [EVIL], ["data", EVIL], ["card", "run", EVIL]])
+def test_words_that_a_usage_error_repeats_are_escaped(words: list[str]) -> None:
+    """An escape sequence in a name that was pasted, or completed, could retitle the terminal."""
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 2
+    assert not set(shown.output) & set(EVIL) - set("]0;owned")
+
+
+def test_titles_and_cells_of_tables_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    """The title of a certificate names its run and its dataset, which may be a folder of a stranger."""
+    show_table([f"a{EVIL}"], [[f"b{EVIL}"]], title=f"c{EVIL}")
+    said = capsys.readouterr().out
+    assert said.count("\\x1b]0;owned\\x07\\u202e") == 3
+    assert not set(said) & {"\x1b", "\x07", "\u202e"}

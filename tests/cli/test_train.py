@@ -54,7 +54,8 @@ def test_a_file_changes_the_recipe_and_words_change_the_file(tmp_path):
     ("text", "message"),
     [
         ('recipe = "mnist/ig-nrom"\nweight = 0.5\n', "did you mean 'mnist/ig-norm'"),
-        ("recipe = 5\nweight = 0.5\n", "unknown recipe '5'"),
+        ("recipe = 5\nweight = 0.5\n", "expected the name of a recipe .* got recipe = 5"),
+        ('recipe = nan\ndataset = "mnist"\nmethod = "madry"\n', "expected the name of a recipe .* got recipe = nan"),
         ("weight = 0.5\n", "no recipe given"),
     ],
 )
@@ -174,6 +175,7 @@ def test_python_m_is_the_same_program_and_errors_are_one_line():
         ),
         (PermissionError(errno.EACCES, "Permission denied", "a"), "cannot read or write a (Permission denied): choose"),
         (OSError(errno.ENOSPC, "No space left on device"), "cannot write (No space left on device): free some space"),
+        (OSError(errno.EROFS, "Read-only file system"), "cannot write (Read-only file system): make it writable"),
         (
             torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 766.00 MiB. GPU 0 has a total of 139.80 GiB"),
             "CUDA out of memory. Tried to allocate 766.00 MiB: end other processes on the device",

@@ -81,6 +81,22 @@ def test_changed_and_missing_records_are_noticed(plain) -> None:
         check({**made, "alarms": ["none"]}, plain.records, source=FILE)
 
 
+def test_a_file_of_records_may_have_another_layout_but_not_other_content(plain, tmp_path: Path, monkeypatch) -> None:
+    file = tmp_path / "paper-ig.jsonl"
+    file.write_text("".join(json.dumps(r) + "\n" for r in plain.records))
+    made = sealed(plain.summary, plain.records, file)
+    with monkeypatch.context() as patch:  # the same file: its records need not be written out again to be hashed
+        patch.setattr(
+            "robattr.evaluation.summary.edited",
+            lambda _, records: "" if records is None else "the records were looked at",
+        )
+        check(made, plain.records, source=file.with_suffix(".json"))
+    file.write_text("".join(json.dumps(r, separators=(",", ":")) + "\n" for r in plain.records))
+    check(made, plain.records, source=file.with_suffix(".json"))
+    with pytest.raises(CheckpointError, match="the records are not those it was made of"):
+        check(made, [{**r, "iterate": 99} for r in plain.records], source=file.with_suffix(".json"))
+
+
 def test_a_summary_finds_its_records_among_others(plain) -> None:
     assert records_of({"examples": 3}, plain.records) == plain.records[:3]
     assert records_of({"examples": 2, "ids": [7, 4]}, plain.records) == [plain.records[4], plain.records[7]]

@@ -10,8 +10,16 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from fake_runs import change, rescore, write_run
-from robattr.reporting.findings import difference, differences, examples_differ, finding, groups_differ, unlike
+from fake_runs import change, fake_results, rescore, write_run
+from robattr.reporting.findings import (
+    MOST_RIVALS,
+    difference,
+    differences,
+    examples_differ,
+    finding,
+    groups_differ,
+    unlike,
+)
 from robattr.reporting.run_results import group_evaluations, read_runs
 
 
@@ -136,3 +144,14 @@ def test_the_reference_is_a_model_without_a_regulariser_whatever_the_others_are(
             rescore(path, {"custom": 0.9, "natural": 0.5, "trades": 0.4}[method])
         said = finding(group_evaluations(read_runs(paths))[0]).headline
         assert re.search(rf"pixels of the {reference} model \(.*\), and 10% of those of the {best} model", said)
+
+
+def test_of_many_models_the_best_is_compared_with_those_next_to_it() -> None:
+    scores = [0.3 + 0.01 * number for number in range(MOST_RIVALS + 5)]
+    runs = [fake_results("madry", topk, 0.5, variant=f"v{number}") for number, topk in enumerate(scores)]
+    (group,) = group_evaluations([replace(run, name=run.variant) for run in runs])
+    best = f"v{len(scores) - 1}"
+    assert [row[0] for row in differences(group)] == [f"{best} − v{n}" for n in range(4, len(scores) - 1)]
+    assert f"Of {len(scores)} models, the most robust one is compared with the {MOST_RIVALS} next to it." in (
+        finding(group).cautions
+    )

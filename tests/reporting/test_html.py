@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
@@ -11,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fake_runs import write_run
+from fake_runs import change, write_run
 from robattr.errors import InvalidInput
 from robattr.metrics.columns import COLUMN
 from robattr.reporting.export import write_records
 from robattr.reporting.figures import PALETTE
 from robattr.reporting.html import _commands, embedded, page, write_page
-from robattr.reporting.run_results import read_runs
+from robattr.reporting.run_results import MOST_SHOWN, group_evaluations, read_runs
 
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>"
 
@@ -146,3 +147,23 @@ def test_embedded_json_cannot_leave_its_element() -> None:
     text = embedded(value)
     assert not set("<>&") & set(text)
     assert json.loads(text) == value
+
+
+def test_charts_show_some_of_many_runs_and_tables_all(runs: list[Path], tmp_path: Path) -> None:
+    """A chart of a thousand curves takes minutes to draw, and nobody can read it."""
+    for number in range(MOST_SHOWN + 3):
+        copied = shutil.copytree(runs[number % 2], tmp_path / f"run{number}")
+        change(copied / "config.json", seed=number)
+    read = read_runs(tmp_path.iterdir())
+    (group,) = group_evaluations(read)
+    shown = group.shown().members
+    assert len(group.members) == MOST_SHOWN + 3
+    assert len(shown) == MOST_SHOWN
+    seeds = {method: [r.config["seed"] for r, _ in shown if r.method == method] for method in ("natural", "madry")}
+    assert seeds == {"natural": list(range(0, 24, 2)), "madry": list(range(1, 25, 2))}  # the first of both
+    html = page(read)
+    assert f"Charts and the explorer show {MOST_SHOWN} runs" in html
+    assert all(html.count(f'<th scope="row">{run.name}</th>') == 2 for run in read)  # results and settings
+    assert f"The {MOST_SHOWN + 3} runs</summary>" in html
+    data = json.loads(html.split('id="data">')[1].split("</script>")[0])
+    assert len(data["groups"][0]["models"]) == MOST_SHOWN

@@ -54,7 +54,9 @@ class Faults:
                 command.words, here, trap=Trap(self.rng.randint(1, calls), error, for_ever=True), first=command.first
             )
             left = [path.name for path in here.rglob(".*.tmp")]
-            if ended.code == 0 or ended.traceback or ended.hung or "robattr:" not in ended.output:
+            if ended.code == 0:  # the call could fail without harm, such as syncing a folder
+                self._same(command, ended, here, want)
+            elif ended.traceback or ended.hung or "robattr:" not in ended.output:
                 self._fail(command, ended, f"{os.strerror(error)} was not said")
             elif left and error == FULL:  # what cannot be written can be removed
                 self._fail(command, ended, f"left {left}")
@@ -97,7 +99,7 @@ class Faults:
 
     def removed(self) -> None:
         """The folder is removed at some call: the command says so and exits with 2, or begins anew; never 0."""
-        for name in ("train", "evaluate", "audit", "sweep"):
+        for name in ("train", "evaluate", "audit", "harden", "sweep", "certify"):
             command = self.all[name]
             want, calls = self._whole(command)
             for _ in range(2):
@@ -189,8 +191,8 @@ class _Removing(Trap):
         super().__init__()
         self.when, self.folder = at, folder
 
-    def __call__(self, kind: str) -> None:
-        super().__call__(kind)
+    def __call__(self, kind: str, path: object = None) -> None:
+        super().__call__(kind, path)
         if self.seen == self.when:
             self.when = -1
             subprocess.run(["rm", "-rf", str(self.folder)], check=False)

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-EVENTS = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.link", "os.symlink")
+EVENTS = ("os.rename", "os.mkdir", "os.truncate", "os.link", "os.symlink")
+REMOVING = ("os.remove", "os.rmdir")
 WRITING = os.O_WRONLY | os.O_RDWR
 HUNG = 120.0  # seconds after which a command counts as hanging
 
@@ -41,7 +42,7 @@ class Trap:
     seen: int = 0
     log: int = -1
 
-    def __call__(self, kind: str) -> None:
+    def __call__(self, kind: str, path: object = None) -> None:
         if self.only and self.only != kind:
             return
         self.seen += 1
@@ -49,7 +50,8 @@ class Trap:
         if self.at is not None and (self.seen == self.at or (self.for_ever and self.seen > self.at)):
             if not self.then:
                 os.kill(os.getpid(), signal.SIGKILL)
-            raise OSError(self.then, os.strerror(self.then))
+            if not (self.then == errno.ENOSPC and kind == "remove"):  # a full disk lets files be removed
+                raise OSError(self.then, os.strerror(self.then), path)
 
     def set(self) -> None:
         """Count from here on, in this process, which must be a child."""
@@ -61,9 +63,9 @@ class Trap:
 
         def hook(event: str, args: tuple[Any, ...]) -> None:
             if event == "open" and isinstance(args[2], int) and args[2] & WRITING and inside(args[0]):
-                self("open")
-            elif event in EVENTS and inside(args[0]):
-                self("change")
+                self("open", args[0])
+            elif event in (*EVENTS, *REMOVING) and inside(args[0]):
+                self("remove" if event in REMOVING else "change", args[0])
 
         def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             made = real["open"](file, mode, *args, **kwargs)
@@ -161,6 +163,8 @@ def start(
 ) -> int:  # fmt: skip
     """The id of a forked process that runs `robattr WORDS` in `place`; its output goes to PLACE.log."""
     log = log or place.with_name(f"{place.name}.log")
+    for file in (log, log.with_suffix(".calls")):  # here: the child may be killed before it does anything
+        file.write_bytes(b"")
     sys.stdout.flush()
     child = os.fork()
     if child:

@@ -94,6 +94,17 @@ def test_damaged_scores_are_named(tmp_path, content):
     assert file.read_text() == content
 
 
+def test_the_scores_of_another_point_are_refused(tmp_path):
+    """They would never be found again, and the sweep would repeat the point without end."""
+    (tmp_path / "lr=0.01").mkdir()
+    score = '{"value": 0.5, "low": null, "high": null, "n": 1, "excluded": 0, "more": 3}'
+    (tmp_path / "lr=0.01" / "sweep.json").write_text(
+        f'{{"point": {{"lr": 0.02}}, "scores": {{"a": {{"nat_acc": {score}}}}}}}'
+    )
+    with pytest.raises(CheckpointError, match=r"expected the point \{'lr': 0.01\} in .*delete the file"):
+        sweep(RUN, {"lr": [0.01]}, tmp_path, measure=accuracy, device="cpu")
+
+
 def test_a_grid_is_run_once_and_extended_by_what_is_new(tmp_path):
     seen = []
 

@@ -17,7 +17,7 @@ from robattr.auditing.record import ProtocolName, Settings, record
 from robattr.auditing.wrapped_model import Preprocessing, wrap
 from robattr.certificates import Smoothing
 from robattr.engine.processes import join
-from robattr.errors import InvalidInput
+from robattr.errors import CheckpointError, InvalidInput
 from robattr.formula.network import second_order
 from robattr.reporting.html import write_page
 from robattr.reporting.run_results import RunResults
@@ -99,6 +99,8 @@ def audit(
             run = replace(run, evaluations=tuple(replace(e, gallery=None) for e in run.evaluations))
         elif world.leads:
             page = write_page([run], out, title=f"Audit of {called}")
+            if not folder.is_dir():
+                raise CheckpointError(f"{folder} was removed during the audit, and the records with it: audit again")
     return Audit(verdict(run), run, page, tuple(notes), given.skipped)
 
 

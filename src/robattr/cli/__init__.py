@@ -68,6 +68,8 @@ def run() -> None:
         _refuse(str(error))
     except OSError as error:
         at = "" if error.filename is None else f" {error.filename}"
+        if error.errno == errno.EROFS:
+            _refuse(f"cannot write{at} ({error.strerror}): make it writable, then run the same command again")
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             _refuse(f"cannot write{at} ({error.strerror}): free some space, then run the same command again")
         if not at:

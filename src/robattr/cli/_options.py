@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from robattr._text import printable
+
+UsageError: Any = typer.BadParameter.__base__  # click's, or that of typer's own copy of click
 
 
 class _Command(TyperCommand):
@@ -18,6 +23,26 @@ class _Command(TyperCommand):
 class _Group(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_type(super().get_params(ctx))
+
+    def make_context(self, *args: Any, **settings: Any) -> Any:
+        with _printable_errors():
+            return super().make_context(*args, **settings)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _printable_errors():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _printable_errors() -> Iterator[None]:
+    """Write out control characters in the words that an error repeats."""
+    try:
+        yield
+    except UsageError as error:
+        said = error.format_message()
+        if said.isprintable():
+            raise
+        raise UsageError(printable(said), ctx=error.ctx) from None
 
 
 class App(typer.Typer):

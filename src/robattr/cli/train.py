@@ -6,6 +6,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from reprlib import repr as short
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -231,6 +232,8 @@ def resolve(
         if objective is None and is_name(text):
             objective = trusted(text, of=config, trust=trust, remedy=f"name it yourself, --objective {text}")
     named = file.pop("recipe", None)
+    if not isinstance(named, str | None):
+        raise InvalidInput(f"expected the name of a recipe in {config}, got recipe = {short(named)}")
     name = str(recipe or named or "")
     whole = recipe is None and {"dataset", "method"} <= file.keys()  # needs no recipe
     if name in recipes.names():

@@ -116,7 +116,7 @@ def evaluate(
                 made = job.summary(records, metadata, began, earlier=earlier)
                 if any(r["id"] not in job.ids for r in read(path)[: len(records)]):  # not the first of the file
                     made["ids"] = job.ids
-                text = json.dumps(sealed(made, records), indent=1, allow_nan=False)
+                text = json.dumps(sealed(made, records, path), indent=1, allow_nan=False)
                 write_atomically(path.with_suffix(".json"), f"{text}\n".encode())
             lock.check()
     _barrier(out)

@@ -16,6 +16,7 @@ from robattr.evaluation.ablation import advantage
 from robattr.evaluation.diagnostics import curve_points
 from robattr.evaluation.evaluate_batch import SCORES
 from robattr.evaluation.protocol import Protocol
+from robattr.evaluation.records import file_digest
 from robattr.metrics import intervals
 
 Rows = Sequence[Mapping[str, Any]]
@@ -108,19 +109,21 @@ def digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def sealed(summary: Mapping[str, Any], records: Rows) -> dict[str, Any]:
-    """The summary with the digest of its records, and one of itself."""
-    made = {**summary, "records": digest(list(records))}
+def sealed(summary: Mapping[str, Any], records: Rows, file: Path | None = None) -> dict[str, Any]:
+    """The summary with the digest of its records, that of their file, and one of itself."""
+    made = {**summary, "records": digest(list(records)), "file": file and file_digest(file)}
     return {**made, "digest": digest(made)}
 
 
 def check(summary: Mapping[str, Any], records: Rows, *, source: Path, rounding: float = 0.0) -> None:
     """Reject a summary that was not made of these records: what is printed is what the records give.
 
-    The digests are compared where the summary has them, and the values and counts of its columns always. `rounding` is
-    the error of a score in the records; columns that no record has are left out with it.
+    The digests are compared where the summary has them, that of the file first, which is quick; the values and counts
+    of its columns always. `rounding` is the error of a score in the records; columns that no record has are left out
+    with it.
     """
-    odd = edited(summary, None if rounding else records) or _disagreement(summary, records, rounding=rounding)
+    same = summary.get("file") and summary["file"] == file_digest(source.with_suffix(".jsonl"))  # then no need to look
+    odd = edited(summary, None if rounding or same else records) or _disagreement(summary, records, rounding=rounding)
     if odd:
         raise CheckpointError(
             f"{source} does not agree with its records ({odd}): delete it, and robattr evaluate makes it again from "

@@ -50,12 +50,14 @@ def styles(runs: Sequence[RunResults]) -> dict[str, int]:
     dashes take those of other colours.
     """
     taken: dict[str, int] = {}
+    used: set[int] = set()
     colours = _colours(dict.fromkeys(run.method for run in runs))
     spare = sorted(range(COLOURS), key=[*colours.values()].count)
     for run in runs:
         own = colours[run.method]
         free = (colour + COLOURS * dash for colour in (own, *spare) for dash in range(DASHES))
-        taken[run.name] = next((style for style in free if style not in taken.values()), own)
+        used.add(style := next((style for style in free if style not in used), own))
+        taken[run.name] = style
     return taken
 
 

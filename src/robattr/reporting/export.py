@@ -34,7 +34,7 @@ SCORES = (
     "insertion", "insertion_attacked", "insertion_over_random", "insertion_over_edges", "insertion_over_constant",
     "infidelity", "attacks", "passes", "converged",
 )  # fmt: skip
-SEALS = ("records", "digest", "ids")  # of a summary: they refer to the files of the run
+SEALS = ("records", "file", "digest", "ids")  # of a summary: they refer to the files of the run
 NAMED = ("config", "environment", "training", "summary")  # parts of a record whose differences an error names
 GALLERY_EXAMPLES, GALLERY_BYTES = 8, 150_000
 OMITTED = ("platform",)  # of the environment: the kernel of one machine

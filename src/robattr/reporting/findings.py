@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import comb
 from typing import Any
 
 from robattr.evaluation.summary import ACCURACIES
@@ -18,6 +19,7 @@ Member = tuple[RunResults, EvaluationResults]
 
 DIFFERENCES = ("topk", "kendall", "nat_acc", "adv_acc")  # columns of the differences between two models
 MOST_PAIRS = 10  # of more, those with the most robust model alone
+MOST_RIVALS = 12  # that the most robust model is compared with: those next to it
 
 
 @dataclass(frozen=True)
@@ -72,15 +74,15 @@ def settled(d: Estimate) -> bool:
 def differences(group: Group) -> list[tuple[str, ...]]:
     """A row for each pair of models: `B − A`, the DIFFERENCES, and the number of examples scored in both.
 
-    [] for one model, and for models that were measured differently.
+    Of more than MOST_PAIRS pairs, those of the most robust model with MOST_RIVALS others. [] for one model, and for
+    models that were measured differently.
     """
     scored = _scored(group)
     if unlike(group) or len(scored) < 2:
         return []
-    pairs = list(combinations(scored, 2))
-    if len(pairs) > MOST_PAIRS:
-        best = _best(scored)
-        pairs = [(member, best) for member in scored if member is not best]
+    best = _best(scored)
+    few = comb(len(scored), 2) <= MOST_PAIRS
+    pairs = combinations(scored, 2) if few else ((member, best) for member in _rivals(scored, best))
     rows = []
     for first, second in pairs:
         found = {key: difference(first[1], second[1], key) for key in DIFFERENCES}
@@ -95,6 +97,8 @@ def examples_differ(group: Group) -> str:
     if len({*counts.values()}) < 2 and len(group.counts) < 2:
         return ""
     listed = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    if len(counts) > MOST_RIVALS:
+        listed = f"from {min(counts.values()):,} to {max(counts.values()):,}"
     return f"Scores are over the examples that a model classifies correctly, so each row has its own: {listed}."
 
 
@@ -148,12 +152,16 @@ def _cautions(scored: list[Member], reference: Member, best: Member) -> list[str
         for key, words in {"topk": "pixels kept", "nat_acc": "accuracy"}.items():
             if not settled(d := difference(*both, key)):
                 said.append(f"Whether the two models differ in {words} is not settled: {_measured(key, d)}.")
-        others = [(run, e) for run, e in scored if run is not best[0] and run is not reference[0]]
+        others = [(run, e) for run, e in _rivals(scored, best) if run is not reference[0]]
         for run, e in others:
             if not settled(d := difference(e, best[1], "topk")):
                 said.append(
                     f"Whether {best[0].name} keeps more than {run.name} is not settled: {_measured('topk', d)}."
                 )
+        if len(scored) - 1 > MOST_RIVALS:
+            said.append(
+                f"Of {len(scored):,} models, the most robust one is compared with the {MOST_RIVALS} next to it."
+            )
     said += [f"The maps of {run.name}: {reason}." for run, e in scored for reason in unexplained(e)]
     for run, e in scored:
         share = e.summary.get("never_kept")
@@ -176,6 +184,13 @@ def _scored(group: Group) -> list[Member]:
 
 def _best(scored: Sequence[Member]) -> Member:
     return max(scored, key=lambda member: _topk(member[1]))
+
+
+def _rivals(scored: Sequence[Member], best: Member) -> list[Member]:
+    """The MOST_RIVALS most robust models but the best, in their order."""
+    others = [member for member in scored if member is not best]
+    nearest = {id(member) for member in sorted(others, key=lambda m: -_topk(m[1]))[:MOST_RIVALS]}
+    return [member for member in others if id(member) in nearest]
 
 
 def _shown(key: str, d: Estimate) -> str:

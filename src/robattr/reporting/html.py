@@ -33,7 +33,7 @@ from robattr.reporting.faithfulness import faithfulness_table
 from robattr.reporting.figures import STYLE, boxes, inline_svg, lines
 from robattr.reporting.findings import DIFFERENCES, alarms, differences, examples_differ, finding, groups_differ
 from robattr.reporting.published import SOURCE
-from robattr.reporting.run_results import Group, RunResults, group_evaluations
+from robattr.reporting.run_results import MOST_SHOWN, Group, RunResults, few, group_evaluations
 from robattr.reporting.tables import table
 from robattr.reporting.verdict import strictest_first
 
@@ -63,7 +63,10 @@ def page(
             for make in (audit_sections.opening, audit_sections.closing)
         )
     groups = group_evaluations(runs)
-    by_dataset = {name: [run for run in runs if run.dataset == name] for name in (run.dataset for run in runs)}
+    shown = [group.shown() for group in groups]
+    by_dataset: dict[str, list[RunResults]] = {}
+    for run in runs:
+        by_dataset.setdefault(run.dataset, []).append(run)
     script = _resource("explorer.js")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"plain": lambda value: _plain(portable(value)), "shown": _shown}
@@ -75,7 +78,7 @@ def page(
             css=_safe(_resource("page.css")),
             script=_safe(script),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            data=_safe(embedded({"colours": _ramp(), "groups": explorer(groups)})),
+            data=_safe(embedded({"colours": _ramp(), "groups": explorer(shown)})),
             groups=[(group, finding(group), table([group], CONTROLLED)) for group in groups],
             explained=lambda group: faithfulness_table([group]),
             alarms=alarms,
@@ -83,10 +86,15 @@ def page(
             examples_differ=examples_differ,
             groups_differ=groups_differ(groups),
             attack=_attack,
-            box_plots=_box_plots,
-            score_charts=lambda group, x, label: _charts(score_panels(group, x), x_label=label),
+            box_plots=lambda group: _box_plots(group.shown()),
+            score_charts=lambda group, x, label: _charts(score_panels(group.shown(), x), x_label=label),
             banded=lambda group: any(s.low for panel in score_panels(group, "eps") for s in panel.series),
-            training={name: _charts(training_panels(of), x_label="training step") for name, of in by_dataset.items()},
+            training={
+                name: _charts(training_panels(few(of, lambda run: run)), x_label="training step")
+                for name, of in by_dataset.items()
+            },
+            most=MOST_SHOWN,
+            few_shown=f"Charts and the explorer show {MOST_SHOWN} runs: the first of each variant, then the next.",
             led=led,
             probed=PROBED,
             opening=opening,
@@ -185,11 +193,15 @@ def _shown(path: Path) -> str:
     return path.name if path.is_absolute() else path.as_posix()
 
 
-def _differing(runs: Sequence[RunResults]) -> list[tuple[str, list[str]]]:
-    """The settings in which the runs differ, with each run's value."""
+def _differing(runs: Sequence[RunResults]) -> Section | None:
+    """The settings in which the runs differ, a row for each; of many runs, a row for each run."""
     keys = dict.fromkeys(key for run in runs for key in run.config)
-    rows = [(key, [_plain(portable(run.config.get(key, "–"))) for run in runs]) for key in keys]
-    return [(key, values) for key, values in rows if len(set(values)) > 1]
+    every = {key: [_plain(portable(run.config.get(key, "–"))) for run in runs] for key in keys}
+    many = len(runs) > MOST_SHOWN
+    columns = [("Run" if many else "Setting", *(run.name for run in runs))]
+    columns += [(key, *values) for key, values in every.items() if len(set(values)) > 1]
+    headings, *rows = zip(*columns, strict=True) if many else columns
+    return Section("Settings that differ", (), columns=headings, rows=tuple(rows)) if len(columns) > 1 else None
 
 
 def _plain(value: Any) -> str:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -29,6 +30,7 @@ from robattr.errors import CheckpointError
 from robattr.evaluation.summary import FORM as SUMMARY
 from robattr.evaluation.summary import check as check_summary
 from robattr.evaluation.summary import digest
+from robattr.formula import Robust
 from robattr.reporting.training_log import TrainingSummary
 from robattr.training.config import TrainConfig
 from robattr.training.methods import Method
@@ -154,10 +156,22 @@ def approach(config: Mapping[str, Any], default: str) -> str:
     return str(config.get("name") or f"{APPROACHES.get(method, method)}{network}")
 
 
-def example_of(config: Mapping[str, Any]) -> TrainConfig | None:
-    """A run of the same method, to ask what its objective consists of; None of an objective of the user's."""
-    method = config.get("method")
-    return TrainConfig(method=method, budget=1.0) if method in get_args(Method) else None  # type: ignore[arg-type]
+@cache
+def regularises(method: Any) -> bool:
+    """Whether a method's objective is more than the clean loss; one of the user's counts as such."""
+    example = _example_of(method)
+    return example is None or not isinstance(rho := example.objective(), Robust) or bool(rho.change.terms)
+
+
+@cache
+def integrates(method: Any) -> bool:
+    """Whether a method's objective depends on m; one of the user's counts as such."""
+    example = _example_of(method)
+    return example is None or example.uses("m")
+
+
+def _example_of(method: Any) -> TrainConfig | None:
+    return TrainConfig(method=method, budget=1.0) if method in get_args(Method) else None
 
 
 def variant(config: Mapping[str, Any]) -> str:
@@ -165,8 +179,8 @@ def variant(config: Mapping[str, Any]) -> str:
     method = str(config.get("name") or method_of(config, "model"))
     recipe = str(config.get("recipe") or "").partition("/")[2]
     name = slug(recipe if method in recipe else method)
-    example = None if config.get("name") else example_of(config)
-    return f"{name}-m{config['m']}" if example and example.uses("m") and config.get("m") else name
+    known = config.get("method") in get_args(Method) and not config.get("name")
+    return f"{name}-m{config['m']}" if known and config.get("m") and integrates(config["method"]) else name
 
 
 def read_object(path: Path, form: Any = dict) -> dict[str, Any]:

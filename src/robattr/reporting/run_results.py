@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from robattr import data
+from robattr._form import uncollected
 from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
 from robattr.evaluation.diagnostics import SATURATED
@@ -18,7 +20,6 @@ from robattr.evaluation.records import read_settings
 from robattr.evaluation.summary import check as check_summary
 from robattr.evaluation.summary import read as read_summary
 from robattr.evaluation.summary import records_of
-from robattr.formula import Robust
 from robattr.reporting.certified import CertificateResults, read_certificates
 from robattr.reporting.record import (
     APPROACHES,
@@ -26,19 +27,24 @@ from robattr.reporting.record import (
     ENVIRONMENT,
     approach,
     evaluated_dataset,
-    example_of,
+    integrates,
     method_of,
     protocol_of,
     read_log,
     read_object,
     read_record,
+    regularises,
     rows,
     run_name,
     variant,
 )
 from robattr.reporting.training_log import TrainingSummary, summarise
 
+MOST_SHOWN = 24  # runs in a chart: as many as have a look of their own
 DISTINGUISHING = ("m", "weight", "eps", "steps", "seed")  # settings that tell runs of one method apart
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -120,14 +126,13 @@ class RunResults:
     @property
     def regularised(self) -> bool:
         """Whether the objective is more than the clean loss; one of the user's counts as such."""
-        example = example_of(self.config)
-        return example is None or not isinstance(rho := example.objective(), Robust) or bool(rho.change.terms)
+        return regularises(self.config.get("method"))
 
     @property
     def m(self) -> int | None:
         """The nodes of the integral in training; None where the objective has none."""
-        example, m = example_of(self.config), self.config.get("m")
-        return None if m is None or (example and not example.uses("m")) else int(m)
+        m = self.config.get("m")
+        return int(m) if m is not None and integrates(self.config.get("method")) else None
 
 
 @dataclass(frozen=True)
@@ -169,9 +174,21 @@ class Group:
         """The distinct numbers of examples of the evaluations."""
         return tuple(sorted({evaluation.examples for _, evaluation in self.members}))
 
+    def shown(self) -> Group:
+        """The group as charts show it: of more than MOST_SHOWN runs the first seed of each variant, then the next."""
+        return replace(self, members=tuple(few(self.members, lambda member: member[0])))
+
     def ms(self, like: RunResults) -> set[int]:
         """The values of m, the nodes of the integral in training, among the runs of one method on one network."""
-        return {run.m for run, _ in self.members if _alike(run, like) and run.m is not None}
+        return self._ms.get(_kind(like), set())
+
+    @cached_property
+    def _ms(self) -> dict[tuple[str, Any], set[int]]:
+        found: dict[tuple[str, Any], set[int]] = {}
+        for run, _ in self.members:
+            if run.m is not None:
+                found.setdefault(_kind(run), set()).add(run.m)
+        return found
 
     def varies_m(self, run: RunResults) -> bool:
         """Whether the runs of this method on this network have several m, as in the paper's table 2."""
@@ -186,7 +203,7 @@ class Group:
         others = {run.m for run, _ in self.members if not self.varies_m(run)}
 
         def rank(like: RunResults, m: int) -> tuple[float, ...]:
-            runs = [(r, e) for r, e in self.members if _alike(r, like) and r.m == m]
+            runs = [(r, e) for r, e in self.members if _kind(r) == _kind(like) and r.m == m]
             steps = sum(r.config.get("steps") or 0 for r, _ in runs)
             return len(runs), sum(len(e.records) for _, e in runs), steps, m in others, m == 50, m
 
@@ -220,6 +237,7 @@ def read_run(path: str | Path) -> RunResults:
     )
 
 
+@uncollected()
 def read_runs(paths: Iterable[str | Path]) -> tuple[RunResults, ...]:
     """Read runs (directories, records, folders of records), in the order of `APPROACHES`.
 
@@ -239,7 +257,11 @@ def read_runs(paths: Iterable[str | Path]) -> tuple[RunResults, ...]:
     runs = sorted([*map(read_run, dict.fromkeys(directories)), *_read_records(records)], key=_order)
     if not runs:
         raise CheckpointError("no run was given: name at least one directory or record")
-    return tuple(_distinguish(run, [r for r in runs if (r.dataset, r.name) == (run.dataset, run.name)]) for run in runs)
+    twins: dict[tuple[str, str], list[RunResults]] = {}
+    for run in runs:
+        twins.setdefault((run.dataset, run.name), []).append(run)
+    named = {id(run): new for of in twins.values() for run, new in zip(of, _distinguish(of), strict=True)}
+    return tuple(named[id(run)] for run in runs)
 
 
 def group_evaluations(runs: Iterable[RunResults]) -> tuple[Group, ...]:
@@ -264,19 +286,33 @@ def _order(run: RunResults) -> tuple[str, int, str, str, float, int, str]:
     return run.dataset, rank, run.method, str(network or ""), float(m or 0), int(seed or 0), run.path.name
 
 
-def _alike(a: RunResults, b: RunResults) -> bool:
-    """Whether two runs have one method and one network."""
-    return (a.method, a.config.get("model")) == (b.method, b.config.get("model"))
+def few(items: Sequence[T], run_of: Callable[[T], RunResults]) -> list[T]:
+    """At most MOST_SHOWN of the items, in their order: the first of each variant, then the second, and so on."""
+    seen: Counter[str] = Counter()
+    turns = []
+    for number, item in enumerate(items):
+        variant = run_of(item).variant
+        turns.append((seen[variant], number))
+        seen[variant] += 1
+    return [items[number] for number in sorted(number for _, number in sorted(turns)[:MOST_SHOWN])]
 
 
-def _distinguish(run: RunResults, twins: Sequence[RunResults]) -> RunResults:
-    """Add the distinguishing settings that differ to the run's name; its folder where they do not suffice."""
+def _kind(run: RunResults) -> tuple[str, Any]:
+    """The method and the network."""
+    return run.method, run.config.get("model")
+
+
+def _distinguish(twins: Sequence[RunResults]) -> list[RunResults]:
+    """Add the distinguishing settings that differ to the names of the runs; their folders where they do not suffice."""
     if len(twins) == 1:
-        return run
+        return [*twins]
     differing = [key for key in DISTINGUISHING if len({str(twin.config.get(key)) for twin in twins}) > 1]
     if len({tuple(str(twin.config.get(key)) for key in differing) for twin in twins}) < len(twins):
-        return replace(run, name=f"{run.name} ({run.path.name})")
-    return replace(run, name=", ".join([run.name, *(f"{key} = {run.config.get(key)}" for key in differing)]))
+        return [replace(run, name=f"{run.name} ({run.path.name})") for run in twins]
+    return [
+        replace(run, name=", ".join([run.name, *(f"{key} = {run.config.get(key)}" for key in differing)]))
+        for run in twins
+    ]
 
 
 def _read_evaluation(path: Path) -> EvaluationResults:

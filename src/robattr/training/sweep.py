@@ -175,6 +175,11 @@ def _rank(value: Any) -> tuple[int, Any]:
 def _store(path: Path, point: Point, label: str, scores: Scores | None) -> None:
     file = path / "sweep.json"
     stored = _read(file) if file.exists() else {"point": point, "scores": {}}
+    if stored["point"] != point:
+        raise CheckpointError(
+            f"expected the point {point} in {file}, got {stored['point']}: delete the file; the run is measured again, "
+            "but not trained again"
+        )
     plain = {of: by and {c: e.plain() for c, e in by.items()} for of, by in {**stored["scores"], label: scores}.items()}
     write_json(file, {**stored, "scores": plain})
 
@@ -211,8 +216,8 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _estimate(plain: Mapping[str, Any]) -> Estimate:
-    found: dict[str, Any] = {key: nan if value is None else value for key, value in plain.items()}
-    return Estimate(**found)
+    low, high = (nan if plain[end] is None else plain[end] for end in ("low", "high"))
+    return Estimate(plain["value"], low, high, plain["n"], plain["excluded"])
 
 
 def _suggest(
