@@ -25,7 +25,7 @@ TINY = Protocol("paper", "fashion-mini", 0.1, 0.05, 2, 50, 50, 0.05, 2, (0.0, 1.
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch) -> None:
+def _quick(monkeypatch, undrawn) -> None:
     monkeypatch.setattr("robattr.evaluation.for_dataset", lambda data: TINY)
     monkeypatch.setattr("robattr.evaluation.diagnostics.RADII", (1.0,))
     monkeypatch.setattr("robattr.evaluation.diagnostics.QUERIES", 3)

@@ -15,7 +15,7 @@ from train_fixtures import shorten_recipes
 
 
 @pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short(monkeypatch: pytest.MonkeyPatch, short_search, undrawn) -> None:
     shorten_recipes(monkeypatch)
 
 

@@ -24,7 +24,7 @@ from train_fixtures import chain_recipes, shorten_recipes
 
 
 @pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short(monkeypatch: pytest.MonkeyPatch, short_search) -> None:
     shorten_recipes(monkeypatch)
 
 
