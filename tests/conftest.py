@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
 from html import escape
 
 import pytest
 import torch
+import typer.testing
 from hypothesis import settings
 
 settings.register_profile("any-machine", deadline=None)
 settings.load_profile("any-machine")
+typer.testing._get_command = cache(typer.main.get_command)  # built anew at every call, in a tenth of a second
 
 
 @pytest.fixture(autouse=True)

@@ -199,11 +199,11 @@ def test_dual_ascent_finds_the_constrained_supremum(name: str, budget: float) ->
     rho = objectives.distributional(CHANGES[name], budget, COST, Among(support), rate=1.0)
     duals = []
     with torch.no_grad():
-        for step in range(150):
+        for step in range(40):
             out = rho(net, x, y)
             duals.append(float(out.penalty.mean()))
             assert out.cost is not None
-            rho.rate = 1.0 / (1 + 0.1 * step)
+            rho.rate = 1.0 / (1 + 0.3 * step)
             rho.ascend(out.cost.mean())
     assert min(duals) >= expected - 1e-9  # weak duality holds at every γ
     assert duals[-1] == pytest.approx(expected, rel=2e-2)

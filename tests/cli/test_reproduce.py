@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from robattr.cli import app
+from robattr.reporting import figures
 from robattr.reproduce import execute, execution, jobs, plan, tasks
 from train_fixtures import shorten_recipes
 
@@ -25,6 +27,7 @@ def invoke(*words: str) -> str:
 
 def test_a_strict_table_from_the_runs_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(plan.TARGETS, "table1", replace(plan.TARGETS["table1"], methods=("natural",)))
+    monkeypatch.setattr(figures, "write_figures", partial(figures.write_figures, formats=("svg",)))
     words = ["reproduce", "table1", "--datasets", "fashion-mini", "--examples", "2", "-o", str(tmp_path)]
     assert execute(tasks(jobs("table1", tmp_path, datasets=["fashion-mini"], examples=2)), device="cpu") is None
     strict = invoke(*words, "--device", "cpu", "--protocol", "strict")
