@@ -28,7 +28,7 @@ def smaller(call: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("script", [e for e in EXAMPLES if e.stem in SAYS], ids=lambda e: e.stem)
-def test_an_example_runs(script: Path, tmp_path, monkeypatch, capsys) -> None:
+def test_an_example_runs(script: Path, tmp_path, monkeypatch, capsys, short_search, undrawn) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(robattr, "audit", smaller(robattr.audit, examples=16, steps=1, points=2))
     monkeypatch.setattr(robattr, "harden", smaller(robattr.harden, examples=16, audit_steps=1, points=2, batch=8))

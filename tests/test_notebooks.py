@@ -10,8 +10,11 @@ import matplotlib.pyplot as plt
 import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "examples").glob("*.ipynb"))
-FEWER = {"STEPS": 25, "EXAMPLES": 6, "ITERATIONS": 2}
-MORE = {"audit_any_model": {**FEWER, "STEPS": 100}}  # a transformer learns slowly
+FEWER = {"STEPS": 8, "EXAMPLES": 6, "ITERATIONS": 2}
+MORE = {  # an untrained model has no examples to attack, and a transformer learns slowly
+    "quickstart": {**FEWER, "STEPS": 25},
+    "audit_any_model": {**FEWER, "STEPS": 100},
+}
 SAYS = {
     "audit_any_model": "answers that are certified: [",
     "own_objective": "validation accuracy 0.",
@@ -26,7 +29,7 @@ def cells(notebook: Path) -> list[dict]:
 
 @pytest.mark.filterwarnings("ignore")  # of the packages that a notebook shows
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda n: n.stem)
-def test_a_notebook_runs(notebook: Path, tmp_path, monkeypatch, capsys) -> None:
+def test_a_notebook_runs(notebook: Path, tmp_path, monkeypatch, capsys, short_search, undrawn) -> None:
     if notebook.stem == "audit_any_model":
         pytest.importorskip("transformers", reason="pip install transformers runs this notebook")
     monkeypatch.chdir(tmp_path)

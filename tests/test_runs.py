@@ -27,7 +27,7 @@ NAMES = ("cat", "dog", "owl")
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch: pytest.MonkeyPatch, short_search) -> None:
     real = protocol.scaled
     small = {"steps": 1, "pgd_steps": 1, "repeats": 1, "N": 2}
     for module in ("robattr.evaluation.protocol", "robattr.runs"):

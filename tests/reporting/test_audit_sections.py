@@ -7,7 +7,7 @@ from robattr.reporting.audit_sections import classes, closing, opening
 from robattr.reporting.html import page
 
 
-def test_a_page_of_an_audit_has_its_verdict_and_the_strictest_evaluation_first() -> None:
+def test_a_page_of_an_audit_has_its_verdict_and_the_strictest_evaluation_first(undrawn) -> None:
     audited = run(evaluation("paper", "ig", 0.9), evaluation("strict", "ig", 0.4), skipped=["torn.png"])
     html = page([audited])
     for title in ("Verdict", "What to do next", "Class by class"):

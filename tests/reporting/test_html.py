@@ -28,7 +28,7 @@ def test_a_folder_is_refused_as_the_page(runs: list[Path], tmp_path: Path) -> No
         write_page(read_runs(runs[:1]), tmp_path)
 
 
-def test_a_model_evaluated_on_another_dataset_is_named_so(tmp_path: Path) -> None:
+def test_a_model_evaluated_on_another_dataset_is_named_so(tmp_path: Path, undrawn) -> None:
     runs = [write_run(tmp_path, method) for method in ("natural", "madry")]
     file = runs[0] / "records" / "paper-ig.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "dataset": "mnist"}))
@@ -40,7 +40,7 @@ def test_a_model_evaluated_on_another_dataset_is_named_so(tmp_path: Path) -> Non
     ]
 
 
-def test_each_training_dataset_has_its_own_charts(tmp_path: Path) -> None:
+def test_each_training_dataset_has_its_own_charts(tmp_path: Path, undrawn) -> None:
     runs = [write_run(tmp_path / name, "natural", dataset=name, gallery=False) for name in ("mnist", "gtsrb")]
     written = page(read_runs(runs))
     trained = written[written.index('id="training-title"') : written.index('id="settings-title"')]
@@ -57,7 +57,7 @@ def test_the_command_on_a_page_of_records_names_existing_files(runs: list[Path],
     assert all((tmp_path / record).is_file() for record in records)
 
 
-def test_a_page_does_not_contain_absolute_paths(tmp_path: Path) -> None:
+def test_a_page_does_not_contain_absolute_paths(tmp_path: Path, undrawn) -> None:
     for number, method in enumerate(("natural", "madry")):
         run = write_run(tmp_path / "secret" / "runs", method, gallery=False)
         for name, key in (("config", "warm_start"), ("environment", "command"), ("records/paper-ig", "command")):
@@ -69,7 +69,7 @@ def test_a_page_does_not_contain_absolute_paths(tmp_path: Path) -> None:
     assert "robattr evaluate runs/natural --seed 0" in written
 
 
-def test_the_scores_stand_beside_noise_and_ties_and_every_column_is_explained(runs: list[Path]) -> None:
+def test_the_scores_stand_beside_noise_and_ties_and_every_column_is_explained(runs: list[Path], undrawn) -> None:
     written = page(read_runs(runs))
     headings = re.findall(r'<th scope="col">(.*?)</th>', written[written.index("<thead>") : written.index("</thead>")])
     wanted = ("topk", "noise_topk", "kendall", "noise_kendall", "ceiling")
@@ -98,7 +98,7 @@ def contrast(one: str, other: str) -> float:
     return max(levels) / min(levels)
 
 
-def test_a_chart_says_its_numbers_to_a_screen_reader(runs: list[Path]) -> None:
+def test_a_chart_says_its_numbers_to_a_screen_reader(runs: list[Path], undrawn) -> None:
     written = page(read_runs(runs[:1]))
     scores = [json.loads(line)["topk"] for line in (runs[0] / "records" / "paper-ig.jsonl").read_text().splitlines()]
     median = np.median([score for score in scores if score is not None])
