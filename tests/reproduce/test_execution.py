@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import get_context
@@ -104,9 +104,11 @@ def long(out: Path) -> None:
             sys.exit(stop.exit_code)
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_stops_all_processes_and_says_how_to_go_on(tmp_path: Path, times: int) -> None:
-    """A terminal sends the signal to the whole group: the program and its workers. The impatient send it again."""
+@pytest.mark.parametrize(("send", "times"), [(os.killpg, 1), (os.killpg, 2), (os.kill, 1)])
+def test_ctrl_c_stops_all_processes_and_says_how_to_go_on(
+    tmp_path: Path, send: Callable[[int, int], None], times: int
+) -> None:
+    """A terminal sends the signal to a group, other programs to one process. The impatient send it again."""
     log = tmp_path / "log"
     process = start(long, tmp_path / "out", log=log)
     assert process.pid is not None
@@ -115,7 +117,7 @@ def test_ctrl_c_stops_all_processes_and_says_how_to_go_on(tmp_path: Path, times:
             assert process.is_alive(), log.read_text()
             time.sleep(0.02)
         for _ in range(times):
-            os.killpg(process.pid, signal.SIGINT)
+            send(process.pid, signal.SIGINT)
             time.sleep(0.05)
         process.join(timeout=60)
     finally:

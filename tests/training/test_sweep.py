@@ -105,7 +105,7 @@ def test_the_scores_of_another_point_are_refused(tmp_path):
         sweep(RUN, {"lr": [0.01]}, tmp_path, measure=accuracy, device="cpu")
 
 
-def test_a_grid_is_run_once_and_extended_by_what_is_new(tmp_path):
+def test_a_grid_is_run_once_and_extended_by_what_is_new(tmp_path, capsys):
     seen = []
 
     def measure(path):
@@ -122,8 +122,10 @@ def test_a_grid_is_run_once_and_extended_by_what_is_new(tmp_path):
     assert (tmp_path / "table-seed.md").read_text() == table(others)
     assert (tmp_path / "table-m-weight.md").read_text() == table(found)  # a table for each choice of axes
 
+    capsys.readouterr()
     again, _ = sweep(RUN, {"m": [3, 2], "weight": [0.1]}, tmp_path, measure=measure, device="cpu")
     assert again == found
+    assert capsys.readouterr().err == f"{tmp_path}: 2 of 2 points were done before (--fresh begins anew)\n"
     assert len(seen) == 2
 
     with pytest.raises(CheckpointError, match=r"another configuration \(eps is 0\.02"):  # not the results of another ε

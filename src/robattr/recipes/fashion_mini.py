@@ -35,12 +35,12 @@ def madry() -> TrainConfig:
 
 
 def ig_norm() -> TrainConfig:
-    """ℓ(x) + λ max ‖IG(x, x')‖₁."""
+    """ℓ(x) + λ max ‖IG(x, x')‖₁: λ = 0.5."""
     return replace(QUICK, method="ig-norm", weight=0.5)
 
 
 def ig_sum_norm() -> TrainConfig:
-    """max { ℓ(x') + β‖IG(x, x')‖₁ }."""
+    """max { ℓ(x') + β‖IG(x, x')‖₁ }: β = 0.3."""
     return replace(QUICK, method="ig-sum-norm", weight=0.3)
 
 

@@ -9,12 +9,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import redirect_stderr
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import active_children, get_context
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import torch
@@ -28,6 +29,8 @@ from robattr.evaluation.run import OutputDir, evaluate
 from robattr.reproduce.plan import Job, Task, tasks
 from robattr.runs import open_run
 from robattr.training.loop import train
+
+_stop: Event | None = None  # of a worker: set when no job may begin any more
 
 
 @dataclass(frozen=True)
@@ -88,12 +91,15 @@ def evaluate_job(job: Job, *, device: str, data_dir: Path | None, watch: Watch) 
 def execute_parallel(jobs: Sequence[Job], *, workers: int, device: str, data_dir: Path | None = None) -> Stopped | None:
     """Execute the jobs in `workers` processes; two small networks use two cores better than one with two threads.
 
-    After an interrupt no new job begins, and the running ones are waited for; a second interrupt kills them.
+    An interrupt is passed on to the running jobs, which are waited for, and no new one begins; a second interrupt kills
+    them. The workers are a group of their own, so that each gets an interrupt once, whether it was sent to this process
+    alone or, by a terminal, to its whole group.
     """
     threads = max(1, (os.cpu_count() or 1) // workers)
-    others = set(active_children())
+    others, context = set(active_children()), get_context("spawn")
+    stop = context.Event()
     pool = ProcessPoolExecutor(
-        min(workers, len(jobs)), mp_context=get_context("spawn"), initializer=_init_worker, initargs=(os.getpid(),)
+        min(workers, len(jobs)), mp_context=context, initializer=_init_worker, initargs=(os.getpid(), stop)
     )
     try:
         for wave in waves(jobs):
@@ -101,7 +107,8 @@ def execute_parallel(jobs: Sequence[Job], *, workers: int, device: str, data_dir
             while True:
                 # At most one job per worker is submitted: a job that waits in the pool cannot be recalled.
                 while not stopped and len(running) < workers and (job := next(left, None)):
-                    running.add(pool.submit(_execute_job, job, device, data_dir, threads))
+                    with _interrupts_ignored():  # by a worker from its first moment, too
+                        running.add(pool.submit(_execute_job, job, device, data_dir, threads))
                 if not running:
                     break
                 done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -109,6 +116,11 @@ def execute_parallel(jobs: Sequence[Job], *, workers: int, device: str, data_dir
             if stopped:
                 return stopped
         return None
+    except KeyboardInterrupt:
+        stop.set()
+        for child in set(active_children()) - others:
+            os.kill(child.pid or 0, signal.SIGINT)
+        raise
     finally:
         try:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -125,9 +137,26 @@ def waves(jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
     return [job for job in ordered if job not in later], later
 
 
-def _init_worker(parent: int) -> None:
-    """Ignore interrupts between jobs, and exit when the parent process is gone."""
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Ignore interrupts for a moment; processes that start in it ignore them until they decide otherwise."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _init_worker(parent: int, stop: Event) -> None:
+    """Ignore interrupts between jobs, leave the group of the parent process, and exit when that process is gone."""
+    global _stop
+    _stop = stop
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -141,6 +170,8 @@ def _execute_job(job: Job, device: str, data_dir: Path | None, threads: int) -> 
     torch.set_num_threads(threads)
     idle = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        if _stop is not None and _stop.is_set():  # asked after the handler is there: no interrupt is lost between
+            return None
         with redirect_stderr(Prefixed(job.path.name, sys.stderr)):  # type: ignore[arg-type]
             return execute(tasks([job]), device=device, data_dir=data_dir)
     finally:

@@ -18,6 +18,7 @@ from typing import Any
 
 from robattr._extras import need
 from robattr._form import check_form, parse_json
+from robattr._progress import say
 from robattr.engine.files import InUse, locked, write_atomically, write_json
 from robattr.errors import CheckpointError, Diverged
 from robattr.metrics.columns import COLUMN
@@ -92,6 +93,7 @@ def sweep(
                 _store(path, point, label, measure(path))
         return outcome.stopped_by
 
+    found = False  # whether earlier results were reported
     while True:
         known = _stored(out, over, label)
         done = [Result(point, scores) for point, scores in known if scores is not None]
@@ -101,6 +103,9 @@ def sweep(
         if trials is not None and len(points) < trials:
             points += _suggest(over, known, seed=run.seed)
         left = [point for point in points if point not in [result.point for result in done]]
+        if done and not found:
+            say(f"{out}: {len(done)} of {len(done) + len(left)} points were done before (--fresh begins anew)")
+        found = True
         if not left:
             return done, None
         for point in left:
