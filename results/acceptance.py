@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from robattr.metrics.columns import COLUMN
+from robattr.reporting.groups import Group
 from robattr.reporting.published import INTEGRATED_GRADIENTS, published
 from robattr.reporting.record import APPROACHES
-from robattr.reporting.run_results import EvaluationResults, Group, RunResults
+from robattr.reporting.run_results import EvaluationResults, RunResults
 
 Member = tuple[RunResults, EvaluationResults]
 Values = Callable[[Iterable[Member], str], list[float]]  # the value of a column for each member

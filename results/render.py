@@ -17,8 +17,9 @@ from robattr.engine.files import write_atomically
 from robattr.metrics.columns import COLUMN
 from robattr.reporting.figures import figure_name
 from robattr.reporting.findings import alarms
+from robattr.reporting.groups import Group, group_evaluations
 from robattr.reporting.published import DATASETS
-from robattr.reporting.run_results import EvaluationResults, Group, RunResults, group_evaluations, read_runs
+from robattr.reporting.run_results import EvaluationResults, RunResults, read_runs
 from robattr.reporting.tables import escape_markdown, folded, grid, make_cell, markdown, table
 
 RESULTS = Path(__file__).parent

@@ -30,7 +30,7 @@ from robattr.reporting import read_runs, write_records
 from robattr.reporting.certified import read_certificates, rows, sentences
 from robattr.reporting.explorer import explorer
 from robattr.reporting.findings import finding
-from robattr.reporting.run_results import group_evaluations
+from robattr.reporting.groups import group_evaluations
 from robattr.reporting.tables import markdown, table
 from robattr.training import checkpoint
 from robattr.training.config import TrainConfig

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from fake_runs import METHODS, fake_results
 from robattr.reporting.curves import COLOURS, DASHES, MOST_POINTS, score_panels, styles, training_panels
+from robattr.reporting.groups import group_evaluations
 from robattr.reporting.record import APPROACHES
-from robattr.reporting.run_results import group_evaluations, read_runs
+from robattr.reporting.run_results import read_runs
 
 
 def test_methods_have_fixed_colours_and_further_runs_a_dash() -> None:

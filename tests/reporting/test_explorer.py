@@ -14,7 +14,8 @@ from fake_runs import write_run
 from robattr.evaluation.gallery import read_gallery
 from robattr.reporting.display import top_k
 from robattr.reporting.explorer import explorer
-from robattr.reporting.run_results import group_evaluations, read_runs
+from robattr.reporting.groups import group_evaluations
+from robattr.reporting.run_results import read_runs
 
 
 @pytest.mark.parametrize("colour", [False, True])

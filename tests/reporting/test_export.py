@@ -16,9 +16,10 @@ from robattr.reporting import tables
 from robattr.reporting.explorer import explorer
 from robattr.reporting.export import portable, write_records
 from robattr.reporting.figures import _figures
+from robattr.reporting.groups import group_evaluations
 from robattr.reporting.html import page
 from robattr.reporting.record import read_record
-from robattr.reporting.run_results import group_evaluations, read_runs
+from robattr.reporting.run_results import read_runs
 
 NAME = "fashion-mini-{}-seed0-paper-ig.json"
 

@@ -18,7 +18,8 @@ from robattr.evaluation.gallery import read_gallery
 from robattr.reporting.curves import Panel, Series, score_panels
 from robattr.reporting.display import brightness, ceiling
 from robattr.reporting.figures import MOST_MODELS, _figures, _typical, boxes, inline_svg, lines, map_grid, write_figures
-from robattr.reporting.run_results import Group, group_evaluations, read_runs
+from robattr.reporting.groups import Group, group_evaluations
+from robattr.reporting.run_results import read_runs
 
 
 def test_every_format_opens_and_is_reproducible(tmp_path: Path) -> None:

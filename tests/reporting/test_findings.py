@@ -20,7 +20,8 @@ from robattr.reporting.findings import (
     groups_differ,
     unlike,
 )
-from robattr.reporting.run_results import group_evaluations, read_runs
+from robattr.reporting.groups import group_evaluations
+from robattr.reporting.run_results import read_runs
 
 
 def test_models_with_different_settings_are_not_compared(tmp_path: Path) -> None:

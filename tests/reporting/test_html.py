@@ -17,8 +17,9 @@ from robattr.errors import InvalidInput
 from robattr.metrics.columns import COLUMN
 from robattr.reporting.export import write_records
 from robattr.reporting.figures import PALETTE
+from robattr.reporting.groups import MOST_SHOWN, group_evaluations
 from robattr.reporting.html import _commands, embedded, page, write_page
-from robattr.reporting.run_results import MOST_SHOWN, group_evaluations, read_runs
+from robattr.reporting.run_results import read_runs
 
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>"
 

@@ -16,7 +16,8 @@ from robattr.metrics.columns import PAPERS
 from robattr.metrics.intervals import Comparison, Estimate
 from robattr.reporting import tables
 from robattr.reporting.findings import finding
-from robattr.reporting.run_results import group_evaluations, read_runs
+from robattr.reporting.groups import group_evaluations
+from robattr.reporting.run_results import read_runs
 from robattr.reporting.tables import rich_table
 
 

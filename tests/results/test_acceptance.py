@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from fake_runs import fake_results
 from results.acceptance import Criterion, criteria
-from robattr.reporting.run_results import RunResults, group_evaluations
+from robattr.reporting.groups import group_evaluations
+from robattr.reporting.run_results import RunResults
 
 BEATS_NATURAL, BEATS_MADRY, REACHES, ATTACK, EXAMPLES, SEEDS, STRICT = range(7)
 

@@ -123,8 +123,8 @@ def _show(jobs: list[Job], folder: Path, *, title: str) -> None:
 
     from robattr.metrics.columns import COLUMN
     from robattr.reporting.findings import DIFFERENCES, differences, finding
+    from robattr.reporting.groups import group_evaluations
     from robattr.reporting.html import write_page
-    from robattr.reporting.run_results import group_evaluations
     from robattr.reporting.tables import rich_table, table
     from robattr.reproduce import results
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from robattr.reporting.groups import Group
 from robattr.reporting.record import APPROACHES
-from robattr.reporting.run_results import Group, RunResults
+from robattr.reporting.run_results import RunResults
 from robattr.reporting.training_log import thin
 
 MOST_POINTS = 160

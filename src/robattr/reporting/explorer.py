@@ -18,7 +18,8 @@ import numpy as np
 from robattr.evaluation.gallery import Array, Gallery, read_gallery
 from robattr.reporting.curves import COLOURS, styles
 from robattr.reporting.display import brightness, ceiling, top_k
-from robattr.reporting.run_results import EvaluationResults, Group, RunResults
+from robattr.reporting.groups import Group
+from robattr.reporting.run_results import EvaluationResults, RunResults
 
 Member = tuple[RunResults, EvaluationResults, Gallery]
 Place = tuple[EvaluationResults, Gallery, int]  # an example: the index in a gallery

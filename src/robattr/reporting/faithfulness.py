@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from robattr.metrics.columns import COLUMN, FAITHFULNESS
-from robattr.reporting.run_results import EvaluationResults, Group
+from robattr.reporting.groups import Group
+from robattr.reporting.run_results import EvaluationResults
 from robattr.reporting.tables import Table, cell_of, rows_of
 
 CONSTANT = 0.95  # a mean cosine between the maps of different images above this: the map hardly depends on the image

@@ -23,8 +23,9 @@ from robattr.reporting import tables
 from robattr.reporting.curves import COLOURS, Panel, score_panels, scores, styles, training_panels
 from robattr.reporting.display import brightness, ceiling
 from robattr.reporting.faithfulness import faithfulness_table
+from robattr.reporting.groups import Group, group_evaluations
 from robattr.reporting.record import slug
-from robattr.reporting.run_results import EvaluationResults, Group, RunResults, group_evaluations
+from robattr.reporting.run_results import EvaluationResults, RunResults
 
 FORMATS = ("pdf", "svg", "png")
 PALETTE = ("#7d838b", "#c47f12", "#2f80c9", "#0b6e66", "#a84583", "#6a4fc4")

@@ -13,7 +13,8 @@ from robattr.metrics import intervals
 from robattr.metrics.columns import COLUMN
 from robattr.metrics.intervals import Estimate
 from robattr.reporting.faithfulness import unexplained
-from robattr.reporting.run_results import EvaluationResults, Group, RunResults
+from robattr.reporting.groups import Group
+from robattr.reporting.run_results import EvaluationResults, RunResults
 
 Member = tuple[RunResults, EvaluationResults]
 

@@ -32,8 +32,9 @@ from robattr.reporting.export import portable
 from robattr.reporting.faithfulness import faithfulness_table
 from robattr.reporting.figures import STYLE, boxes, inline_svg, lines
 from robattr.reporting.findings import DIFFERENCES, alarms, differences, examples_differ, finding, groups_differ
+from robattr.reporting.groups import MOST_SHOWN, Group, few, group_evaluations
 from robattr.reporting.published import SOURCE
-from robattr.reporting.run_results import MOST_SHOWN, Group, RunResults, few, group_evaluations
+from robattr.reporting.run_results import RunResults
 from robattr.reporting.tables import table
 from robattr.reporting.verdict import strictest_first
 

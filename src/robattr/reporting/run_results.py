@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from robattr import data
 from robattr._form import uncollected
 from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
@@ -26,7 +23,6 @@ from robattr.reporting.record import (
     CONFIG,
     ENVIRONMENT,
     approach,
-    evaluated_dataset,
     integrates,
     method_of,
     protocol_of,
@@ -40,11 +36,7 @@ from robattr.reporting.record import (
 )
 from robattr.reporting.training_log import TrainingSummary, summarise
 
-MOST_SHOWN = 24  # runs in a chart: as many as have a look of their own
 DISTINGUISHING = ("m", "weight", "eps", "steps", "seed")  # settings that tell runs of one method apart
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -135,84 +127,6 @@ class RunResults:
         return int(m) if m is not None and integrates(self.config.get("method")) else None
 
 
-@dataclass(frozen=True)
-class Group:
-    """Comparable evaluations: one dataset, one protocol, one kind of map, one k.
-
-    `show_k` is set where another group differs in k alone (images of another size): titles then say k.
-    """
-
-    dataset: str
-    protocol: str
-    map_name: str
-    members: tuple[tuple[RunResults, EvaluationResults], ...]
-    show_k: bool = False
-
-    @property
-    def title(self) -> str:
-        k = f" · k = {self.k}" if self.show_k else ""
-        return f"{self.dataset} · {self.protocol} protocol · {self.map_name} maps{k}"
-
-    @property
-    def key(self) -> str:
-        return f"{self.dataset}-{self.protocol}-{self.map_name}" + (f"-k{self.k}" if self.show_k else "")
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Class names from the summaries, else from the dataset; () where unknown."""
-        written = next((e.summary["classes"] for _, e in self.members if e.summary.get("classes")), None)
-        if written is None and self.dataset in data.names():
-            written = data.info(self.dataset).classes
-        return tuple(map(str, written or ()))
-
-    @property
-    def k(self) -> int:
-        return self.members[0][1].k
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """The distinct numbers of examples of the evaluations."""
-        return tuple(sorted({evaluation.examples for _, evaluation in self.members}))
-
-    def shown(self) -> Group:
-        """The group as charts show it: of more than MOST_SHOWN runs the first seed of each variant, then the next."""
-        return replace(self, members=tuple(few(self.members, lambda member: member[0])))
-
-    def ms(self, like: RunResults) -> set[int]:
-        """The values of m, the nodes of the integral in training, among the runs of one method on one network."""
-        return self._ms.get(_kind(like), set())
-
-    @cached_property
-    def _ms(self) -> dict[tuple[str, Any], set[int]]:
-        found: dict[tuple[str, Any], set[int]] = {}
-        for run, _ in self.members:
-            if run.m is not None:
-                found.setdefault(_kind(run), set()).add(run.m)
-        return found
-
-    def varies_m(self, run: RunResults) -> bool:
-        """Whether the runs of this method on this network have several m, as in the paper's table 2."""
-        return len(self.ms(run)) > 1
-
-    def with_one_m(self) -> Group:
-        """Keep one m of each method on each network that has several.
-
-        The m with most runs; of equals the one with most examples, then the longest training, then the m of other
-        methods, then the paper's 50.
-        """
-        others = {run.m for run, _ in self.members if not self.varies_m(run)}
-
-        def rank(like: RunResults, m: int) -> tuple[float, ...]:
-            runs = [(r, e) for r, e in self.members if _kind(r) == _kind(like) and r.m == m]
-            steps = sum(r.config.get("steps") or 0 for r, _ in runs)
-            return len(runs), sum(len(e.records) for _, e in runs), steps, m in others, m == 50, m
-
-        def kept(run: RunResults) -> bool:
-            return not self.varies_m(run) or run.m == max(self.ms(run), key=lambda m: rank(run, m))
-
-        return replace(self, members=tuple((run, e) for run, e in self.members if kept(run)))
-
-
 def read_run(path: str | Path) -> RunResults:
     """Read a run directory."""
     root = Path(path)
@@ -264,42 +178,10 @@ def read_runs(paths: Iterable[str | Path]) -> tuple[RunResults, ...]:
     return tuple(named[id(run)] for run in runs)
 
 
-def group_evaluations(runs: Iterable[RunResults]) -> tuple[Group, ...]:
-    """Gather the evaluations of the runs into groups that can be compared, in order of appearance."""
-    gathered: dict[tuple[str, str, str, int], list[tuple[RunResults, EvaluationResults]]] = {}
-    for run in runs:
-        for evaluation in run.evaluations:
-            summary = evaluation.summary
-            dataset, other = evaluated_dataset(run.config, summary)
-            key = (dataset, evaluation.protocol, str(summary.get("map", "?")), evaluation.k)
-            named = replace(run, name=f"{run.name}, trained on {run.dataset}") if other else run
-            gathered.setdefault(key, []).append((named, evaluation))
-    if not gathered:
-        raise CheckpointError("none of the runs has an evaluation: run `robattr evaluate RUN` first")
-    same = Counter(key[:3] for key in gathered)
-    return tuple(Group(*key[:3], tuple(m), show_k=same[key[:3]] > 1) for key, m in gathered.items())
-
-
 def _order(run: RunResults) -> tuple[str, int, str, str, float, int, str]:
     rank = [*APPROACHES, run.method].index(run.method)
     network, m, seed = (run.config.get(key) for key in ("model", "m", "seed"))
     return run.dataset, rank, run.method, str(network or ""), float(m or 0), int(seed or 0), run.path.name
-
-
-def few(items: Sequence[T], run_of: Callable[[T], RunResults]) -> list[T]:
-    """At most MOST_SHOWN of the items, in their order: the first of each variant, then the second, and so on."""
-    seen: Counter[str] = Counter()
-    turns = []
-    for number, item in enumerate(items):
-        variant = run_of(item).variant
-        turns.append((seen[variant], number))
-        seen[variant] += 1
-    return [items[number] for number in sorted(number for _, number in sorted(turns)[:MOST_SHOWN])]
-
-
-def _kind(run: RunResults) -> tuple[str, Any]:
-    """The method and the network."""
-    return run.method, run.config.get("model")
 
 
 def _distinguish(twins: Sequence[RunResults]) -> list[RunResults]:

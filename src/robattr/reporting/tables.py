@@ -15,8 +15,9 @@ from typing import Any
 from robattr._extras import need
 from robattr.metrics.columns import COLUMN, COLUMNS, Column
 from robattr.metrics.intervals import Comparison
+from robattr.reporting.groups import Group
 from robattr.reporting.published import SOURCE, published
-from robattr.reporting.run_results import EvaluationResults, Group, RunResults
+from robattr.reporting.run_results import EvaluationResults, RunResults
 
 
 @dataclass(frozen=True)
