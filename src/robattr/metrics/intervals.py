@@ -107,7 +107,7 @@ def paired(first: Mapping[int, Score], second: Mapping[int, Score]) -> Compariso
     unpaired = len(first) + len(second) - 2 * len(shared)
     if not shared:
         raise InvalidInput("expected two evaluations of the same examples, got no id in common: evaluate both alike")
-    differences = _floats(second[i] for i in shared) - _floats(first[i] for i in shared)
+    differences = _floats(map(second.__getitem__, shared)) - _floats(map(first.__getitem__, shared))
     kept, excluded = _finite(differences)
     estimate = _expanded_mean(kept, excluded) if _many(kept - kept.mean()) else mean(differences)
     return Comparison(estimate, _sign_flip(kept), unpaired)
@@ -189,4 +189,6 @@ def _finite(values: Iterable[Score]) -> tuple[Floats, int]:
 
 
 def _floats(values: Iterable[Score]) -> Floats:
+    if isinstance(values, np.ndarray):
+        return np.asarray(values, dtype=np.float64)
     return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
