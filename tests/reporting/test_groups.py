@@ -15,8 +15,6 @@ from robattr.reporting.figures import map_grid
 from robattr.reporting.groups import group_evaluations
 from robattr.reporting.run_results import read_run, read_runs
 
-NAME = "fashion-mini-{}-seed0-paper-ig.json"
-
 
 def test_images_of_another_size_or_at_the_same_id_are_kept_apart(tmp_path: Path) -> None:
     small, large, other = (write_run(tmp_path / name, "natural") for name in ("small", "large", "other"))
