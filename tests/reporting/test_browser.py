@@ -150,7 +150,7 @@ def test_the_slider_runs_through_the_attack(visit: Visit) -> None:
     assert visit.pixels(0, 0) != visit.pixels(0, 1)
 
 
-def test_a_record_shows_before_and_after_without_an_iteration(browser: Browser, tmp_path: Path) -> None:
+def test_a_record_shows_before_and_after_without_an_iteration(browser: Browser, tmp_path: Path, undrawn) -> None:
     """Its gallery has the reported iterate of each example alone, at different iterations."""
     write_records(read_runs([write_run(tmp_path, method) for method in ("natural", "madry")]), tmp_path / "records")
     page = browser.new_page(viewport=DESKTOP)
@@ -282,7 +282,7 @@ def test_a_phone_never_scrolls_sideways(browser: Browser, report: Path, tmp_path
     page.close()
 
 
-def test_a_single_model_shows_its_worst_examples_side_by_side(browser: Browser, tmp_path: Path) -> None:
+def test_a_single_model_shows_its_worst_examples_side_by_side(browser: Browser, tmp_path: Path, undrawn) -> None:
     page = browser.new_page(viewport=DESKTOP)
     visit = Visit(page, write_page(read_runs([write_run(tmp_path, "natural")]), tmp_path / "one.html"))
     ids = [thumb.get_attribute("data-id") for thumb in page.locator(".thumb").all()]
@@ -322,7 +322,7 @@ def test_an_audits_page_fits_the_screen(browser: Browser, tmp_path: Path, size: 
     page.close()
 
 
-def test_hostile_names_do_nothing(browser: Browser, tmp_path: Path) -> None:
+def test_hostile_names_do_nothing(browser: Browser, tmp_path: Path, undrawn) -> None:
     run = write_run(tmp_path, "natural", classes=(HOSTILE, "b", "c")).rename(tmp_path / "a 'quoted' & <b>run")
     page = browser.new_page(viewport=DESKTOP)
     visit = Visit(page, write_page(read_runs([run]), tmp_path / "hostile.html", title=HOSTILE))
@@ -348,7 +348,7 @@ def test_without_galleries_only_the_explorer_is_hidden(browser: Browser, tmp_pat
     page.close()
 
 
-def test_several_groups_and_colour(browser: Browser, tmp_path: Path) -> None:
+def test_several_groups_and_colour(browser: Browser, tmp_path: Path, undrawn) -> None:
     runs = [
         write_run(tmp_path, "natural"),
         write_run(tmp_path / "other", "madry", dataset="flower", colour=True, steps=3, examples=3),
