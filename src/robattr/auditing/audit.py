@@ -60,6 +60,7 @@ def audit(
     device: str = "auto",
     compiled: bool = False,
     certify: Smoothing | bool = False,
+    precision: str = "auto",
     fresh: bool = False,
     command: str | None = None,
     watch: Watch = silent,
@@ -74,10 +75,12 @@ def audit(
     protocol        "paper" compares with published numbers, "strict" is a stronger attack, or "both"
     compiled        compile the attack: takes minutes, and is faster on a GPU
     certify         also certify smoothed explanations (docs/certificates.md); True: σ of a quarter of the range
+    precision       of matrix products: fp32, tf32, bf16, or "auto": tf32 on a GPU, if the maps of the first examples
+                    keep 99% of their top pixels and of their rank correlation with fp32, else fp32
     out             the page to write, "audit.html"; records go to the folder "audit" beside it, and the same call
                     continues an interrupted audit. None: nothing is written
     """
-    settings = Settings(eps, maps, protocol, examples, steps, points, seed, compiled, certify)
+    settings = Settings(eps, maps, protocol, examples, steps, points, seed, compiled, certify, precision)
     with join(device) as world, TemporaryDirectory() as scratch:
         if out is None and world.size > 1:
             raise InvalidInput("several processes share an audit through its folder: give one, out='audit.html'")
@@ -101,7 +104,7 @@ def audit(
             page = write_page([run], out, title=f"Audit of {called}")
             if not folder.is_dir():
                 raise CheckpointError(f"{folder} was removed during the audit, and the records with it: audit again")
-    return Audit(verdict(run), run, page, tuple(notes), given.skipped)
+    return Audit(verdict(run), run, page, tuple(run.config["notes"]), given.skipped)
 
 
 def _folder(page: Path) -> Path:

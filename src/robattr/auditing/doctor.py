@@ -13,6 +13,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from robattr._text import duration
+from robattr.attacks.maps import integrated_gradients
+from robattr.auditing.arithmetic import choose
 from robattr.auditing.as_dataset import Bounds, Data, as_dataset, draw, input_channels
 from robattr.auditing.audit import MAX_READ
 from robattr.auditing.cost import SHARE, Plan, audit_seconds, chunk_that_fits, memory, peak_bytes, seconds_per_pass
@@ -77,11 +79,14 @@ def doctor(
         return Diagnosis((Check("input", "fail", str(cause), "give data, or a shape, that the model takes"),))
     probe = ModelProbe(wrapped, x.to(place), None if y is None else y.to(place), bounds)
     found = [*_form(notes), _modes(model)]
-    with precision("fp32", place.type):  # as in an audit
+    with precision("fp32", place.type):
         found += examine(probe)
         if found[-1].name == "derivatives":  # the last of the list: the basic checks passed
             found += [*_units(model, probe), *_operations(model, probe)]
-        if all(check.level != "fail" for check in found):
+    if all(check.level != "fail" for check in found):
+        name, told = choose(wrapped, [integrated_gradients()], probe.x, probe.targets, "auto")
+        found += [Check("precision", "ok", told)] if told else []
+        with precision(name, place.type):  # as in an audit
             found += [_curvature(probe), *_costs(wrapped, probe, plan or Plan())]
     return Diagnosis(tuple(found))
 

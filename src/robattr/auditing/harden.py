@@ -14,10 +14,10 @@ from robattr._progress import Watch, silent
 from robattr.attacks.maps import AttributionMap
 from robattr.auditing.as_dataset import Data, as_dataset, draw
 from robattr.auditing.cost import chunk_that_fits
-from robattr.auditing.record import Settings, check_examples, measure, record
+from robattr.auditing.record import Settings, check_examples, measure, record, with_precision
 from robattr.auditing.wrapped_model import BatchNorm, Preprocessing, WrappedModel, check_copy, unwrap, wrap
 from robattr.data import Dataset
-from robattr.engine import precision
+from robattr.engine import precision as arithmetic
 from robattr.engine.files import write_json
 from robattr.engine.processes import join
 from robattr.errors import CheckpointError, InvalidInput
@@ -42,7 +42,7 @@ CALLED = "robattr.harden(model, data, ...)  # in Python, with the settings liste
 TUNED_FOR = ("mnist", "fashion-mnist")  # whose recipes have a method's weights for pixels in [0, 1]
 ARGUMENTS = {
     "dataset": "data", "model": "model", "recipe": "objective", "method": "objective", "warm_start": "model",
-    **{key: key for key in ("eps", "steps", "batch", "lr", "seed", "chunk")},
+    **{key: key for key in ("eps", "steps", "batch", "lr", "seed", "chunk", "precision")},
 }  # fmt: skip
 """Keys of a run that are arguments of `harden`."""
 
@@ -88,6 +88,7 @@ def harden(
     held_out: float = 0.1,
     seed: int = 0,
     device: str = "auto",
+    precision: str = "auto",
     fresh: bool = False,
     command: str | None = None,
     watch: Watch = silent,
@@ -103,6 +104,7 @@ def harden(
     freeze       names of layers that keep their weights
     chunk        nodes of the path in memory at once; None: as many as fit (an objective of your own has its own)
     changes      other keys of `robattr.TrainConfig`, such as dict(weight=0.5, attack_steps=10)
+    precision    of matrix products, in the audits and the training; "auto" as in `audit`
     held_out     share of each class for validation, and again for the audits, where the data have no splits
 
     The weights are in hardened/model.safetensors: `robattr.models.load_weights(your_module, file)`. The preprocessing
@@ -116,19 +118,21 @@ def harden(
     )
     if not len(given.test):
         raise InvalidInput("there are no held-out examples for the audits: raise held_out, or add a test folder")
-    settings = Settings(eps, maps, "paper", examples, audit_steps, points, seed)
+    settings = Settings(eps, maps, "paper", examples, audit_steps, points, seed, precision=precision)
     asked = {**(changes or {}), **({} if chunk is None else {"chunk": chunk})}
     run = _run(objective, given, settings, steps=steps, batch=batch, lr=lr, seed=seed, changes=asked)
     with join(device) as world:
         tuned, notes = wrap(model, preprocessing=preprocessing, device=world.device, copy=True)
         check_state(tuned.module)
-        with precision("fp32", world.device.type):
+        with arithmetic("fp32", world.device.type):
             check_copy(model, tuned, given.pixels(given.train.images[:2]))
         few = given.pixels(given.train.images[:256]).to(world.device)
-        check_examples(tuned, few, given.train.labels[:256].to(world.device), given.bounds)
+        labels = given.train.labels[:256].to(world.device)
+        check_examples(tuned, few, labels, given.bounds)
+        settings, told = with_precision(settings, tuned, given, few, labels)
         tuned.freeze(batch_norm=batch_norm, layers=freeze)
         config = {
-            "name": "Before", "method": "before", "notes": notes, "skipped": list(given.skipped),
+            "name": "Before", "method": "before", "notes": [*notes, *told], "skipped": list(given.skipped),
             "training": {"batch_norm": batch_norm, "freeze": sorted(freeze)},
         }  # fmt: skip
         tuned.eval()
@@ -137,11 +141,10 @@ def harden(
             config=config, world=world, fresh=fresh, command=command or CALLED, watch=watch,
         )  # fmt: skip
         begun = RunDirectory(place / "hardened")
+        was = read_config(begun) if begun.config.exists() and not fresh else {}  # as it began, on any machine
+        run = replace(run, precision=was.get("precision", settings.precision))
         if run.second_order and run.own is None:
-            fits = chunk_that_fits(tuned, few[:1], m=run.m, batch=batch)
-            fits = (
-                read_config(begun).get("chunk") if begun.config.exists() and not fresh else fits
-            )  # as it began, on any machine
+            fits = was["chunk"] if "chunk" in was else chunk_that_fits(tuned, few[:1], m=run.m, batch=batch)
             run = replace(run, chunk=run.chunk or fits)
         if not fresh:
             _check_begun(run, begun, place)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from robattr._progress import Watch
 from robattr.attacks.maps import AttributionMap, by_name, integrated_gradients, saliency
+from robattr.auditing.arithmetic import choose
 from robattr.auditing.as_dataset import digest, draw
 from robattr.auditing.interop import captum_map
 from robattr.auditing.wrapped_model import WrappedModel
@@ -39,6 +40,8 @@ DECISIVE = ("dataset", "bounds", "preprocessing", "examples", "training", "attac
 
 SIGMA, RADII = 0.25, (0.05, 0.1, 0.25)  # of certificates, over the width of the range
 
+PRECISIONS = ("auto", "fp32", "tf32", "bf16")
+
 ProtocolName: TypeAlias = Literal["both", "paper", "strict"]
 
 
@@ -55,12 +58,15 @@ class Settings:
     seed: int = 0
     compiled: bool = False  # compile the attack, for a GPU
     certify: Smoothing | bool = False  # also certify smoothed explanations
+    precision: str = "auto"  # of matrix products; auto: reduced where maps stay the same (`arithmetic.choose`)
 
     def __post_init__(self) -> None:
         if self.protocol not in ("both", "paper", "strict"):
             raise InvalidInput(
                 f"unknown protocol {self.protocol!r}: {nearest(self.protocol, ('both', 'paper', 'strict'))}"
             )
+        if self.precision not in PRECISIONS:
+            raise InvalidInput(f"unknown precision {self.precision!r}: {nearest(self.precision, PRECISIONS)}")
         if self.eps is not None and not (isinstance(self.eps, Real) and self.eps > 0):
             raise InvalidInput(f"expected a number above 0 as eps, such as 8 / 255, got {self.eps!r}")
         if not 0 <= self.seed < 2**63:
@@ -140,10 +146,14 @@ def record(
     x, y, ids = draw(data, settings.examples, seed=settings.seed)
     if not len(x):
         raise InvalidInput("expected examples to audit, got an empty dataset")
-    check_examples(model, x.to(world.device), y.to(world.device), data.bounds)  # before anything is written
+    here = x.to(world.device), y.to(world.device)
+    check_examples(model, *here, data.bounds)  # before anything is written
+    settings, told = with_precision(settings, model, data, *here)
     base = settings.base(data)
     full = {
         **config,
+        "notes": [*config["notes"], *told],
+        "precision": settings.precision,
         "dataset": data.name,
         "bounds": list(data.bounds),
         "preprocessing": {"mean": model.mean.tolist(), "std": model.std.tolist()} if model.preprocessed else None,
@@ -180,7 +190,7 @@ def measure(
             evaluate(
                 model, x, y,
                 protocol=protocol, map=map, ids=ids, out=OutputDir(folder / "records", world.rank, world.size),
-                precision="fp32",
+                precision=settings.precision,
                 compiled=settings.compiled and map.guide is None,  # a method of another library cannot be compiled
                 metadata={"run": folder.name, "classes": list(data.classes), "command": command},
                 progress=partial(watch, f"{protocol.name} {map.name}"),
@@ -200,9 +210,17 @@ def measure(
 
 
 def check_examples(model: WrappedModel, x: Tensor, y: Tensor, bounds: tuple[float, float]) -> None:
-    """Run the list of checks as `evaluate` will, in the precision of an audit."""
+    """Run the list of checks as `evaluate` will, in fp32."""
     with precision("fp32", x.device.type):
         require(ModelProbe(model, x, y, bounds))
+
+
+def with_precision(
+    settings: Settings, model: WrappedModel, data: Dataset, x: Tensor, y: Tensor
+) -> tuple[Settings, list[str]]:
+    """The settings with the precision that fits the model, and what is to be said about it."""
+    name, told = choose(model, settings.chosen_maps(data), x, y, settings.precision)
+    return replace(settings, precision=name), [told] if told else []
 
 
 @contextmanager

@@ -50,6 +50,14 @@ Trust = Annotated[
 ]
 Points = Annotated[int | None, typer.Option(min=1, help="Points of the path of integrated gradients.")]
 
+Precision = Annotated[
+    str,
+    typer.Option(
+        help="fp32, tf32 or bf16 products; auto: tf32 on a GPU where the first examples' maps stay the same.",
+        autocompletion=choices("auto", "fp32", "tf32", "bf16"),
+    ),
+]
+
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -84,6 +92,7 @@ def audit(
     fresh: Fresh = False,
     seed: Seed = 0,
     device: Device = "auto",
+    precision: Precision = "auto",
     compiled: Annotated[bool, typer.Option("--compile", help="Compile the attack (for a GPU).")] = False,
     certify: Annotated[
         bool, typer.Option("--certify", help="Also prove bounds of smoothed explanations; robattr certify has options.")
@@ -103,7 +112,7 @@ def audit(
             eps=None if eps is None else number(eps), maps=maps, protocol=protocol,  # type: ignore[arg-type]
             examples=examples, steps=iterations, points=points, out=out, name=model.rpartition("/")[2],
             size=size, channels=channels, classes=_names(classes), seed=seed, device=device,
-            compiled=compiled, certify=certify, fresh=fresh,
+            compiled=compiled, certify=certify, precision=precision, fresh=fresh,
             command=shlex.join(["robattr", *sys.argv[1:]]), watch=watch,
         )  # fmt: skip
     for note in found.notes:
@@ -149,6 +158,7 @@ def harden(
     fresh: Fresh = False,
     seed: Seed = 0,
     device: Device = "auto",
+    precision: Precision = "auto",
     trust: Trust = False,
 ) -> None:
     """Fine-tune your model for robust explanations, and audit it before and after.
@@ -169,7 +179,7 @@ def harden(
             freeze=[part.strip() for part in freeze.split(",") if part.strip()], chunk=chunk,
             changes=dict(parse_word(word) for word in set_ or []), maps=maps, examples=examples,
             audit_steps=iterations, points=points, size=size, channels=channels, classes=_names(classes),
-            held_out=held_out, seed=seed, device=device, fresh=fresh,
+            held_out=held_out, seed=seed, device=device, precision=precision, fresh=fresh,
             command=shlex.join(["robattr", *sys.argv[1:]]), watch=watch,
         )  # fmt: skip
     if found.after is None:

@@ -1,0 +1,80 @@
+"""The precision of an audit: reduced only where the maps of the user's examples stay the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from robattr import audit
+from robattr.attacks import from_callable, integrated_gradients, simple_gradient
+from robattr.auditing import arithmetic
+from robattr.auditing.arithmetic import agreement, choose
+from robattr.errors import InvalidInput
+
+MAPS = [integrated_gradients(4), simple_gradient()]
+
+
+def wide() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3), nn.Softplus(), nn.Conv2d(16, 16, 3), nn.Softplus(), nn.Flatten(), nn.Linear(256, 3)
+    )
+
+
+def cancelling() -> nn.Module:
+    """x ↦ 1000 (A x − (A − B / 1000) x) = B x, of which bf16 keeps rounding alone."""
+    first, last = nn.Linear(64, 128, bias=False), nn.Linear(128, 3, bias=False)
+    a, b = torch.rand(2, 3, 64, generator=torch.Generator().manual_seed(2))
+    first.weight.data = 1e3 * torch.eye(64).repeat(2, 1)
+    last.weight.data = torch.cat([a, b / 1e3 - a], dim=1)
+    return nn.Sequential(nn.Flatten(), first, last)
+
+
+@pytest.fixture
+def images() -> tuple[Tensor, Tensor]:
+    return torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(6) % 3
+
+
+def test_agreement_is_that_of_the_maps(images: tuple[Tensor, Tensor]) -> None:
+    x, y = images
+    net = wide()
+    same = agreement(net, MAPS[0], x, y, "fp32")
+    assert (same.topk, same.correlation, same.predictions) == (1.0, pytest.approx(1.0), True)
+
+    def rolled(model: object, x: Tensor, y: Tensor) -> Tensor:
+        """0 … 63; in reduced precision one place further, so that one of the top 6 is another."""
+        return torch.arange(64.0).roll(int(torch.is_autocast_enabled("cpu"))).view(1, 1, 8, 8).expand_as(x)
+
+    low = agreement(net, from_callable(rolled), x, y, "bf16")
+    assert low.topk == pytest.approx(5 / 6)
+    assert low.correlation == pytest.approx(1 - 4 * 63 / (64 * 63))  # the 63 pairs with the largest are turned round
+
+
+def test_what_is_asked_for_is_taken_and_a_cpu_runs_in_fp32(images: tuple[Tensor, Tensor]) -> None:
+    assert choose(wide(), MAPS, *images, "bf16") == ("bf16", "")
+    assert choose(wide(), MAPS, *images, "auto") == ("fp32", "")
+
+
+def test_maps_that_change_keep_fp32(images: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arithmetic, "REDUCED", {"cpu": "bf16"})
+    name, told = choose(cancelling(), MAPS, *images, "auto")
+    assert name == "fp32"
+    assert told.startswith("products run in fp32: in bf16 instead of fp32, on the first 6 examples, maps keep ")
+    monkeypatch.setattr(arithmetic, "ENOUGH", 0.0)
+    assert choose(wide(), MAPS[:1], *images, "auto")[0] == "bf16"
+
+
+def test_an_audit_says_its_precision(images: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arithmetic, "REDUCED", {"cpu": "tf32"})  # which is fp32 there
+    x, _ = images
+    net = wide()
+    y = net(x).argmax(1)
+    found = audit(net, (x, y), protocol="paper", examples=6, steps=2, points=2)
+    assert found.run.config["precision"] == "tf32"
+    assert found.notes == (
+        "products run in tf32: in tf32 instead of fp32, on the first 6 examples, maps keep 100.0% of their top pixels, "
+        "rank correlation 1.0000",
+    )
+    with pytest.raises(InvalidInput, match="unknown precision 'fp23': did you mean 'fp32'"):
+        audit(net, (x, y), precision="fp23")
