@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,9 +70,9 @@ def on_two(folder: Path) -> None:
     torch.distributed.destroy_process_group()
 
 
-def test_two_processes_have_the_gradient_of_one(two_processes):
+def test_two_processes_have_the_gradient_of_one(on_two_processes):
     """In float64, so that 1e-10 is far above rounding and far below one missing or doubled term."""
-    folder = two_processes / "test_wrapped"
+    folder = on_two_processes(__file__)
     x, y = batch()
     for name, rho in CASES.items():
         model = tiny_net().double()
@@ -123,3 +124,7 @@ def test_a_view_makes_logits_of_another_output():
     model, (x, y) = Named().double(), batch()
     found = rho_of(Fixed(ig_norm()), model, x, y, view=lambda bare: lambda z: bare(pixels=z)["logits"])
     torch.testing.assert_close(found.penalty, Fixed(ig_norm())(model.net, x, y).penalty, rtol=1e-10, atol=0)
+
+
+if __name__ == "__main__":
+    on_two(Path(sys.argv[1]))
