@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-from robattr._form import check_form, parse_json
+from robattr._form import check_form, fits, parse_json
 from robattr.data.image_folder import name_of
 from robattr.errors import CheckpointError
 from robattr.evaluation.summary import FORM as SUMMARY
@@ -44,6 +44,7 @@ CONFIG = {
 }  # fmt: skip
 ENVIRONMENT = {"command?": TEXT, "versions?": {str: TEXT}, "resumed?": [dict], "device?": TEXT}
 LOG_LINE = {str: NUMBER}
+FITS = fits(LOG_LINE)
 FORM = {
     "schema": int, "variant": str, "weights": TEXT, "config": CONFIG, "environment": ENVIRONMENT,
     "training": {"steps?": COUNT, "lines?": int, str: NUMBER}, "curve": {str: {str: [NUMBER]}}, "summary": SUMMARY,
@@ -218,7 +219,8 @@ def read_log(path: Path) -> tuple[Mapping[str, Any], ...]:
             raise CheckpointError(f"{path}, line {number} is not JSON ({cause}); {remedy}") from cause
         if not isinstance(row, dict):
             raise CheckpointError(f"{path}, line {number}: expected a JSON object, got {type(row).__name__}; {remedy}")
-        _checked(row, LOG_LINE, path)
+        if not FITS(row):
+            _checked(row, LOG_LINE, path)
         read.append(row)
     return tuple(read)
 
