@@ -36,8 +36,8 @@ these: pixels proved to stay inside or outside the top K, top pixels proved to s
 cosine. σ and r are shares of the pixel range (r = 0.1: one pixel by 25.5 of 255, or all 784 by 0.9); K is 10% of the
 pixels. *Noisy* is the accuracy on n noisy copies. Brackets are 95% intervals over images.
 
-`fashion-mini` models are small networks, `fashion-mnist/madry` has the paper's network and recipe, the others are of
-the zoo, on few images because a CPU made them. The weights of the paper's other models were not kept."""
+`fashion-mini` models are small networks, `fashion-mnist/madry` and `fashion-mnist/ig-sum-norm` have the paper's network
+and recipe, the others are of the zoo, on few images because a CPU made them."""
 ATTACKS = """\
 Attacks: PGD through the average, on the smoothed answer, on IFIA's loss and on the cosine. Within the certified
 radius nothing may break; within three times the radius nothing is claimed. The last two columns are means over the

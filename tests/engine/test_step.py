@@ -35,8 +35,8 @@ from robattr import (
 )
 from robattr.engine import Compiled, Step, deterministic, layout, precision, tuned
 from robattr.engine.compiled import WrongWhenCompiled, check_close, inductor, trace, traced, train_mode_differs
+from robattr.engine.numbers import numbers_of
 from robattr.engine.processes import World
-from robattr.engine.step import _numbers
 from robattr.errors import CompilationFellBack, InvalidInput
 from robattr.formula.neighbourhoods import Neighbourhood
 from robattr.formula.network import bind, gradient
@@ -200,7 +200,7 @@ def test_the_update_runs_the_network_once_at_x_and_once_at_the_worst_point() -> 
     step(rho, x, y, start=rho.within.start(x))
     plan = next(iter(step._plans.values()))
     parameters, buffers = ({n: t.detach() for n, t in each} for each in (net.named_parameters(), net.named_buffers()))
-    numbers = torch.ones(len(_numbers(rho)), dtype=x.dtype)
+    numbers = torch.ones(len(numbers_of(rho)), dtype=x.dtype)
     graph, _, _ = trace(plan._update_gradient, (parameters, buffers, x, [x + 0.1], y, numbers))
     targets = [n.target for n in graph.graph.nodes]
     convolutions = sum(isinstance(m, nn.Conv2d) for m in net.modules())

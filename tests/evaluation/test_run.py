@@ -19,6 +19,7 @@ from robattr.attacks import integrated_gradients, simple_gradient
 from robattr.engine.files import InUse, locked
 from robattr.errors import CheckpointError
 from robattr.evaluation import OutputDir, evaluate, run
+from robattr.evaluation.evaluate_batch import evaluate_batch
 from robattr.evaluation.gallery import read_gallery
 from robattr.evaluation.run import BATCH, _Job
 from robattr.models import resnet
@@ -208,3 +209,23 @@ def test_two_processes_write_the_records_of_one(case, tmp_path: Path, whole: Pat
         for done in [pool.submit(rank, number) for number in (0, 1)]:
             done.result()
     check_equal(tmp_path / "shared", whole, earlier=0)
+
+
+def test_examples_that_do_not_fit_together_are_attacked_in_parts(case, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x, y = copy.deepcopy(case[0]).double(), case[1].double(), case[2]
+    whole = evaluate(net, x, y, protocol=TOY, map=IG)
+    sizes = []
+
+    def small(model, x, *rest, **settings):
+        sizes.append(len(x))
+        if len(x) > 3:
+            raise torch.OutOfMemoryError
+        return evaluate_batch(model, x, *rest, **settings)
+
+    monkeypatch.setattr("robattr.evaluation.run.evaluate_batch", small)
+    parts = evaluate(net, x, y, protocol=TOY, map=IG)
+    assert sizes == [12, 6, 3, 3, 3, 3]
+    assert [r["id"] for r in parts.records] == [r["id"] for r in whole.records]
+    for ours, theirs in zip(parts.records, whole.records, strict=True):
+        scores = [[record.get(name) for name in ("topk", "kendall")] for record in (ours, theirs)]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-9)

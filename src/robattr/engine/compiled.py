@@ -64,6 +64,8 @@ class Compiled:
             if expected is not None:
                 check_close(out, expected, lambda: self._exact(*args))
             self._run = fast
+        except torch.OutOfMemoryError:  # a smaller batch may fit
+            raise
         except Exception as why:  # whatever the compiler meets, the eager function still works
             self._run, self.fell_back = self._fn, True
             reason = str(why).strip().splitlines()

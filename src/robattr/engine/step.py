@@ -10,7 +10,7 @@ The mathematics is the objective's: its functions `clean`, `climbed` and `penalt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,18 +20,18 @@ from torch import Tensor, nn
 
 from robattr.engine.compiled import Backend, Compiled, train_mode_differs
 from robattr.engine.cuda_graph import Graphed
+from robattr.engine.numbers import form, numbers_of, renumbered, split_numbers, stepwise, terms_of, with_numbers
+from robattr.engine.parts import Parts, same_draws
 from robattr.engine.precision import precision
 from robattr.formula.answers import check_call
 from robattr.formula.ascent import PGD, grad_and_value, last_iterate
 from robattr.formula.attribution import IG
-from robattr.formula.change import Change
 from robattr.formula.checks import check_model
-from robattr.formula.neighbourhoods import Everywhere, L1Ball, LinfBall, LpBall, Rand
+from robattr.formula.neighbourhoods import Rand
 from robattr.formula.network import Bound, bind, second_order
 from robattr.formula.objective import Joint, Rho, Robust
 
 Named = dict[str, Tensor]
-BALLS = LinfBall | LpBall | L1Ball
 MOST_FORMS = 16  # of the objective and the batch; an objective with a function that is made anew at every step has more
 
 
@@ -49,7 +49,7 @@ class Step:
     PGD in a ball is compiled and replayed as a whole. Of any other adversary or neighbourhood, the gradient that it
     climbs is. Where neither applies (a part in train mode that changes outputs or buffers, chunked nodes, an objective
     without a hash) or compilation fails, the plain formula runs; results agree. `notes` says why, `seconds` how long
-    compiling took.
+    compiling took. Where the memory of the device is too small, a batch runs in parts, with the same results.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Step:
         self.notes: list[str] = []
         self.seconds = 0.0
         self._plans: dict[Any, _Plan] = {}
+        self._parts = Parts(release=self._plans.clear)
         self._checked = False
         self._differs: dict[tuple[bool, ...], bool] = {}  # by which parts are in train mode
 
@@ -79,9 +80,37 @@ class Step:
             self._checked = True
         if start is None and rho.change.terms:
             start = rho.within.start(x, rand)
+        draws, parameters, before = same_draws(rand, len(x)), list(self.model.parameters()), self._parts.count
+        held = [p.grad for p in parameters]
+
+        def run(part: slice) -> Rho:
+            if part.start == 0:  # the first, or the first again
+                for p in parameters:
+                    p.grad = None
+            own = start if start is None else start[:, part] if isinstance(rho, Joint) else start[part]
+            return self._run(rho, x[part], y[part], own, draws(part))
+
+        try:
+            found = self._parts(run, len(x), divisible=lambda: not train_mode_differs(self.model, x[:2]))
+        except BaseException:
+            for p, was in zip(parameters, held, strict=True):
+                p.grad = was
+            raise
+        for p, was in zip(parameters, held, strict=True):
+            p.grad = was if p.grad is None else p.grad if was is None else was.add_(p.grad)
+        if self._parts.count > before:
+            self.notes.append(f"the memory of the device is too small: a batch runs in {self._parts.count} parts")
+        if len(found) == 1:
+            return found[0]
+        loss, penalty, worst = (
+            torch.cat(each) for each in zip(*((r.loss, r.penalty, r.worst) for r in found), strict=True)
+        )
+        return replace(found[0], loss=loss, penalty=penalty, worst=worst)
+
+    def _run(self, rho: Robust | Joint, x: Tensor, y: Tensor, start: Tensor | None, rand: Rand) -> Rho:
         if not (self.compiled or (self.graph and x.is_cuda)):
             return self._eager(rho, x, y, start, rand)
-        key = (_with_numbers(rho, None), x.shape, x.dtype, x.device, y.shape, y.dtype)
+        key = (with_numbers(rho, None), x.shape, x.dtype, x.device, y.shape, y.dtype)
         if why := self._unfit(rho, x, key):
             if why not in self.notes:
                 self.notes.append(why)
@@ -123,8 +152,8 @@ class _Plan:
     """The functions of one form of objective and batch, compiled and replayed as CUDA graphs where asked."""
 
     def __init__(self, step: Step, rho: Robust | Joint) -> None:
-        self.model, self.arithmetic, self.rho = step.model, step.arithmetic, _form(rho)
-        self._bound, self._stepwise = bind(step.model), _stepwise(rho)
+        self.model, self.arithmetic, self.rho = step.model, step.arithmetic, form(rho)
+        self._bound, self._stepwise = bind(step.model), stepwise(rho)
         self._compiled: list[Compiled] = []
 
         def compiled(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -137,7 +166,7 @@ class _Plan:
             return Graphed(function) if step.graph else function
 
         search = self._attack_step if self._stepwise else self._climb
-        terms = _terms(_with_numbers(rho, None))
+        terms = terms_of(with_numbers(rho, None))
         made = {term: compiled(partial(search, term), "attack step") for term in dict.fromkeys(terms)}
         self._searches = [made[term] for term in terms]
         self._update = compiled(self._update_gradient, "gradient step")
@@ -151,10 +180,10 @@ class _Plan:
         return sum(part.seconds for part in self._compiled)
 
     def __call__(self, rho: Robust | Joint, x: Tensor, y: Tensor, start: Tensor | None, rand: Rand) -> Rho:
-        found = _numbers(rho)
+        found = numbers_of(rho)
         if self._numbers is None or found != self._numbers[0]:
             self._numbers = found, torch.tensor(found, dtype=x.dtype, device=x.device)
-        numbers, terms = self._numbers[1], _terms(rho)
+        numbers, terms = self._numbers[1], terms_of(rho)
         starts = [None] * len(terms) if start is None else list(start) if isinstance(rho, Joint) else [start]
         with second_order(self.model), precision(self.arithmetic, x.device.type), torch.no_grad():
             z = [
@@ -178,7 +207,9 @@ class _Plan:
     def _attack_and_update(self, x: Tensor, y: Tensor, z: list[Tensor], numbers: Tensor) -> tuple[Any, ...]:
         """Gradients, loss, penalty and x* of the first term, of adversaries that go step by step."""
         worst = []
-        for term, search, at, own in zip(_terms(self.rho), self._searches, z, _split(self.rho, numbers), strict=True):
+        for term, search, at, own in zip(
+            terms_of(self.rho), self._searches, z, split_numbers(self.rho, numbers), strict=True
+        ):
             assert isinstance(term.by, PGD)
             for _ in range(term.by.steps if term.change.terms else 0):
                 at = self._with_weights(search, x, at, y, own)
@@ -189,7 +220,7 @@ class _Plan:
         """x* of term j, whose adversary runs as it is."""
         if not rho.change.terms:
             return z
-        own = _split(self.rho, numbers)[j]
+        own = split_numbers(self.rho, numbers)[j]
 
         def climb(v: Tensor) -> tuple[Tensor, Tensor]:
             gradient, value = self._climbs[j](x, v, y, own)
@@ -205,13 +236,13 @@ class _Plan:
     def _climb(
         self, term: Robust, parameters: Named, buffers: Named, x: Tensor, z: Tensor, y: Tensor, numbers: Tensor
     ) -> tuple[Tensor, Tensor]:
-        net, rho = self._bound.with_parameters(parameters, buffers), _renumbered(term, iter(numbers.unbind()))
+        net, rho = self._bound.with_parameters(parameters, buffers), renumbered(term, iter(numbers.unbind()))
         return grad_and_value(lambda v: rho.climbed(net, x, v, y))(z)
 
     def _attack_step(
         self, term: Robust, parameters: Named, buffers: Named, x: Tensor, z: Tensor, y: Tensor, numbers: Tensor
     ) -> Tensor:
-        rho, climb = _renumbered(term, iter(numbers.unbind())), partial(self._climb, term, parameters, buffers, x)
+        rho, climb = renumbered(term, iter(numbers.unbind())), partial(self._climb, term, parameters, buffers, x)
         return next(iter(rho.by.iterates(lambda v: climb(v, y, numbers), x, rho.within, start=z)))
 
     def _update_gradient(
@@ -221,7 +252,7 @@ class _Plan:
         with torch.enable_grad():
             free = {name: parameters[name].detach().requires_grad_() for name in wanted}
             net = _OnceAt(x, self._bound.with_parameters({**parameters, **free}, buffers))
-            rho = _with_numbers(self.rho, numbers)
+            rho = with_numbers(self.rho, numbers)
             loss = rho.clean(net, x, y)
             penalty = rho.penalty(net, x, z, y) if isinstance(rho, Joint) else rho.penalty(net, x, z[0], y)
             out = Rho(loss, penalty, z[0], rho.weight)
@@ -252,62 +283,3 @@ class _OnceAt(Bound):
         if self._logits is None:
             self._logits = super().__call__(x)
         return self._logits
-
-
-def _terms(rho: Robust | Joint) -> tuple[Robust, ...]:
-    return rho.terms if isinstance(rho, Joint) else (rho,)
-
-
-def _of_terms(rho: Robust | Joint, change: Callable[[Robust], Robust]) -> Robust | Joint:
-    return Joint(tuple(map(change, rho.terms))) if isinstance(rho, Joint) else change(rho)
-
-
-def _stepwise(rho: Robust | Joint) -> bool:
-    """Whether every adversary is PGD in a ball: each step is a function of z alone, without random numbers."""
-    searched = [term for term in _terms(rho) if term.change.terms]
-    return all(type(t.by) is PGD and isinstance(t.within, BALLS | Everywhere) for t in searched)
-
-
-def _form(rho: Robust | Joint) -> Robust | Joint:
-    """The parts of an objective that are compiled; an adversary or a neighbourhood that runs eagerly is left out."""
-    return rho if _stepwise(rho) else _of_terms(rho, lambda t: replace(t, within=Everywhere(), by=PGD(0, 0.0)))
-
-
-def _numbers(rho: Robust | Joint) -> list[float]:
-    """Everything in an objective that a ramp may change: λ, the coefficients, ε and the step size."""
-    return [float(n) for term in _terms(_form(rho)) for n in _numbers_of(term)]
-
-
-def _numbers_of(term: Robust) -> list[Any]:
-    found: list[Any] = [term.weight, *(c for c, _ in term.change.terms)]
-    found += [c for c, _ in term.attacked.terms] if term.attacked else []
-    found += [term.within.radius] if isinstance(term.within, BALLS) else []
-    return found + ([term.by.step_size] if isinstance(term.by, PGD) else [])
-
-
-def _split(rho: Robust | Joint, numbers: Tensor) -> list[Tensor]:
-    """The numbers of each term."""
-    return list(numbers.split([len(_numbers_of(term)) for term in _terms(_form(rho))]))
-
-
-def _with_numbers(rho: Robust | Joint, numbers: Tensor | None) -> Robust | Joint:
-    """The objective with those numbers; with None all of them are 0, and what is left is what compiling depends on."""
-    count = len(_numbers(rho))
-    each: Iterator[Any] = iter([0.0] * count if numbers is None else numbers.unbind())
-    return _of_terms(_form(rho), lambda term: _renumbered(term, each))
-
-
-def _renumbered(term: Robust, each: Iterator[Any]) -> Robust:
-    """One term with its numbers from the iterator."""
-
-    def change(old: Change) -> Change:
-        return Change(tuple((next(each), part) for _, part in old.terms))
-
-    return replace(
-        term,
-        weight=next(each),
-        change=change(term.change),
-        attacked=term.attacked and change(term.attacked),
-        within=replace(term.within, radius=next(each)) if isinstance(term.within, BALLS) else term.within,
-        by=replace(term.by, step_size=next(each)) if isinstance(term.by, PGD) else term.by,
-    )

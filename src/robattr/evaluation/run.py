@@ -11,7 +11,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from math import inf
@@ -28,6 +28,7 @@ from robattr.engine import in_use
 from robattr.engine import precision as arithmetic
 from robattr.engine.batch_size import rows_that_fit
 from robattr.engine.files import Lock, locked, write_atomically
+from robattr.engine.parts import Parts
 from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
 from robattr.evaluation.checks import check, check_kinds, check_source
@@ -135,6 +136,7 @@ class _Job:
     map: AttributionMap
     source: nn.Module | None
     compiled: bool
+    parts: Parts = field(default_factory=Parts)
 
     @property
     def device(self) -> torch.device:
@@ -164,8 +166,13 @@ class _Job:
         return self.examples([position[r["id"]] for r in records])
 
     def batch(self, at: Sequence[int]) -> list[Record]:
+        """The records of some examples; in parts where the memory of the device is too small."""
+        found = self.parts(lambda part: self._batch(at[part]), len(at))
+        return [record for part in found for record in part]
+
+    def _batch(self, at: Sequence[int]) -> list[Record]:
         x, y, ids = self.examples(at)
-        size = self.size if self.compiled else None
+        size = -(-self.size // self.parts.count) if self.compiled else None
         return evaluate_batch(
             self.model, x, y, ids=ids, protocol=self.protocol, map=self.map, source=self.source, batch=size
         )

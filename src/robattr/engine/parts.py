@@ -1,0 +1,58 @@
+"""Work on a batch in as many parts as the memory of the device asks for."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+class Parts:
+    """Call work(slice) for all of a batch; where memory runs out, again from its first example in twice as many parts.
+
+    `count`, the number of parts, stays for the next batch. The error is raised where a part is one example, or where
+    `divisible` says no: then the examples of a batch depend on each other. `release` gives memory back.
+    """
+
+    def __init__(self, release: Callable[[], object] = lambda: None) -> None:
+        self.count, self._release = 1, release
+
+    def __call__(
+        self, work: Callable[[slice], T], size: int, *, divisible: Callable[[], bool] = lambda: True
+    ) -> list[T]:
+        while True:
+            length = -(-size // self.count)
+            try:
+                return [work(slice(at, min(at + length, size))) for at in range(0, size, length)]
+            except torch.OutOfMemoryError:
+                if length == 1 or not divisible():
+                    raise
+            self.count = min(size, 2 * self.count)
+            self._release()
+            gc.collect()  # behind the except, whose frames hold what the failed attempt had made
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+
+def same_draws(rand: Callable[[Tensor], Tensor], size: int) -> Callable[[slice], Callable[[Tensor], Tensor]]:
+    """Random numbers of a part, cut from draws for the whole batch of `size`: they do not depend on the parts."""
+    drawn: list[Tensor] = []
+
+    def of(part: slice) -> Callable[[Tensor], Tensor]:
+        calls = 0
+
+        def draw(like: Tensor) -> Tensor:
+            nonlocal calls
+            if calls == len(drawn):
+                drawn.append(rand(like.new_empty((size, *like.shape[1:]))))
+            calls += 1
+            return drawn[calls - 1][part]
+
+        return draw
+
+    return of
