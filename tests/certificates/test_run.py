@@ -117,7 +117,7 @@ def test_a_challenge_is_recorded_and_repeats(examples: Examples, tmp_path: Path)
     without = attack_certificates(few, found, 0.05, how)
     timed = ("seconds", "finished")
     assert all(made[key] == value for key, value in without.items() if key not in timed)
-    assert made.keys() - without.keys() == {"records", "digest"}
+    assert made.keys() - without.keys() == {"records", "file", "digest"}
     attack_certificates(few, found, 0.02, how, out=place)  # a bound that is claimed for more than it says
     assert (tmp_path / "sg-attack-0.02-within-0.05.json").is_file()
 
