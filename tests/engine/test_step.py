@@ -7,6 +7,7 @@ import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +35,15 @@ from robattr import (
     power,
 )
 from robattr.engine import Compiled, Step, deterministic, layout, precision, tuned
-from robattr.engine.compiled import WrongWhenCompiled, check_close, inductor, trace, traced, train_mode_differs
+from robattr.engine.compiled import (
+    WrongWhenCompiled,
+    _keep_cache,
+    check_close,
+    inductor,
+    trace,
+    traced,
+    train_mode_differs,
+)
 from robattr.engine.numbers import numbers_of
 from robattr.engine.processes import World
 from robattr.errors import CompilationFellBack, InvalidInput
@@ -601,3 +610,15 @@ def test_cudnn_is_tuned_for_a_while_and_never_where_runs_must_repeat() -> None:
             assert not torch.backends.cudnn.benchmark
         assert torch.backends.cudnn.benchmark
     assert torch.backends.cudnn.benchmark == before
+
+
+def test_compiled_code_is_cached_apart_for_each_kind_of_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    directories = pytest.importorskip("torch._inductor.runtime.cache_dir_utils")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", directories.default_cache_dir())  # as torch itself sets it
+    _keep_cache()
+    kind = torch.backends.cpu.get_cpu_capability()
+    assert directories.cache_dir() == str(tmp_path / "robattr" / "compiled" / kind)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "chosen"))
+    _keep_cache()
+    assert directories.cache_dir() == str(tmp_path / "chosen")

@@ -232,7 +232,13 @@ def _distance(a: Any, b: Any) -> float:
 
 
 def _keep_cache() -> None:
-    """Keep compiled kernels between runs, in the user's cache folder, unless the user chose another."""
-    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+    """Keep compiled kernels between runs, in the user's cache folder, unless the user chose another.
+
+    One folder for each kind of CPU: torch's cache returns source for vectors of another width (AVX-512 in a home that
+    two machines share), which then computes wrong numbers.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # which torch sets where nothing is chosen
+
+    if os.environ.get("TORCHINDUCTOR_CACHE_DIR", default_cache_dir()) == default_cache_dir():
         cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "robattr" / "compiled"
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache / torch.backends.cpu.get_cpu_capability())
