@@ -111,7 +111,7 @@ def _kept(ctx: Any, a: Tensor, b: Tensor) -> tuple[Tensor | None, Tensor | None]
 
 
 def _blank(like: Tensor, shape: torch.Size) -> Tensor:
-    """An operand that tells its shape and layout alone. Zeros: uninitialised, it made NaN in compiled code on a CPU."""
+    """An operand that tells its shape and layout alone; its values are not read."""
     lasts = {4: torch.channels_last, 5: torch.channels_last_3d}
     last = lasts.get(like.dim(), torch.contiguous_format)
     form = torch.contiguous_format if like.is_contiguous() or not like.is_contiguous(memory_format=last) else last
