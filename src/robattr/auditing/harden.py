@@ -142,7 +142,8 @@ def harden(
         )  # fmt: skip
         begun = RunDirectory(place / "hardened")
         was = read_config(begun) if begun.config.exists() and not fresh else {}  # as it began, on any machine
-        run = replace(run, precision=was.get("precision", settings.precision))
+        begun_in = was.get("precision") if precision == "auto" else None
+        run = keys.change(run, {"precision": begun_in or settings.precision})
         if run.second_order and run.own is None:
             fits = was["chunk"] if "chunk" in was else chunk_that_fits(tuned, few[:1], m=run.m, batch=batch)
             run = replace(run, chunk=run.chunk or fits)
