@@ -1,7 +1,7 @@
 """docs/benchmarks.md, rendered from the JSON files of benchmark runs and of published evaluations.
 
-The page answers one question after the other, each by one table over all runs. The runs themselves (command, versions,
-agreement of the two sides, distance from the roofline) are folded at its end.
+The page answers one question after the other, each by one table over all runs. Ranges, agreement of the two sides,
+distances from the roofline, commands and versions are folded.
 """
 
 from __future__ import annotations
@@ -28,45 +28,32 @@ ALLOWANCES, LOSSES = (
 )
 PREFACE = f"""# Benchmarks
 
-Rendered by `python -m benchmarks --render` from the files of real runs in `results/`; not edited by hand.
+Rendered by `python -m benchmarks --render` from the records in `results/` and `results/bench/`, which hold more than is
+shown here. `make bench` measures on your machine.
 
-- **The obvious way** is an eager PyTorch port of the reference code: `autograd.grad(create_graph=True)`, float32, right
-  Riemann sums, the paper's m and batch. For the attack on explanations it is the reference's loop over single
-  examples, for Kendall's τ-b SciPy or the n × n formula.
-- **The engine** is robattr. Both sides run in one process on the same inputs and weights: embedded Fashion-MNIST
-  images, resized to each network's input, and networks that were trained for a moment.
-- **ms** is the median after a warm-up, in brackets the fastest and the slowest sample, without compilation, which is
-  paid once and cached.
-- **Floor** is the time that the counted operations take at the measured rate of a large matrix product, or the least
-  bytes at that of a large copy, whichever is longer.
-- A case whose sides differ by more than is allowed reports no time and fails the run. Allowed for
-  ‖engine − port‖ / ‖port‖ of gradients and maps: {ALLOWANCES}; wide in reduced precision,
-  because signs of IG and of ReLUs flip near zero. Allowed for what the attack's first step forgoes of Σ|∇J|:
-  {LOSSES}."""
+- **Port**: the reference code written in eager PyTorch, with `autograd.grad(create_graph=True)`, float32 and the
+  paper's rule, m and batch. Its attack on explanations takes one example at a time.
+- **Engine**: robattr. Both run in one process on the same inputs and briefly trained weights.
+- **Times** are medians after a warm-up, without compilation, which is paid once and cached.
+- Before a case is timed, port and engine must agree: gradients and maps within a relative distance of
+  {ALLOWANCES}; in the attack, the engine's first step may lose a share of Σ|∇J| of
+  {LOSSES}. Reduced precision needs more room, because signs of IG and of ReLUs
+  flip near zero. A case that disagrees has no time and fails the run."""
 
-COMPARED = ("case", "what", "the obvious way, ms", "engine, ms", "ratio", "times the floor")
+COMPARED = ("case", "device", "what", "port, ms", "engine, ms", "ratio")
+DETAILS = ("case", "what", "engine", "port, fastest–slowest ms", "engine, fastest–slowest ms", "difference (allowed)",
+           "compilation, s", "times the floor")  # fmt: skip
 COMPARISONS = (
     ("How fast is training?", ("attack gradient", "training step"), """\
-A training step is attack, gradient and optimiser. The port takes the reference's right ends (m of the update / of the
-attack), the engine the fewest midpoints whose error is not larger."""),
-    ("How fast is the attack on explanations?", ("IFIA",), "Times are per example and iteration."),
-    ("How fast is Kendall's τ-b?", ("Kendall",), "Times are per pair of maps."),
+A training step is attack, gradient and optimiser. The port uses the reference's right Riemann sums, the engine the
+fewest midpoints whose error of IG, or of ‖IG‖₁, is not larger."""),
+    ("How fast is the attack on explanations?", ("IFIA",), "Per example and iteration."),
 )  # fmt: skip
-TABLES = (
-    ("How accurate are few midpoints?", "Relative quadrature errors", "Relative errors against a fine rule."),
-    ("Does the adversary find as much with them?", "Mean ‖IG(x, x*)‖₁", """\
-Mean ‖IG(x, x*)‖₁ by the fine rule, at the x* that each adversary found."""),
-    ("What does reduced precision change?", "Reduced precision", "Relative errors against fp32."),
-    ("How much memory does a gradient step take?", "Peak memory", "Peak, with all m points at once or in chunks of 5."),
-)  # fmt: skip
-RUNS = """\
-Commands are as they were typed (`robattr bench` is now `python -m benchmarks`). *Kept activations* are what a forward
-pass keeps for the backward pass, written and read once. *First step* of older runs is the share of pixels that it moves
-another way."""
+FLOOR = """\
+*Floor*: the counted operations at the rate of a large matrix product, or the least bytes at the rate of a large copy,
+whichever takes longer. *First step* in older runs: the share of pixels that it moves another way."""
+BASELINES = {"SciPy, one core": "SciPy in a loop", "SciPy, all cores": "SciPy on", "n × n formula": "n × n"}
 EVALUATED = ("model, protocol", "map", "attacked", "repeats", "iterations", "N", "device", "date", "seconds")
-EVALUATIONS = """## How long does an evaluation take?
-
-Published evaluations by their own clock, everything included. Commands and versions are in [Results](results.md)."""
 
 
 def markdown(files: Sequence[dict[str, Any]]) -> str:
@@ -81,23 +68,65 @@ def sections(files: Sequence[dict[str, Any]]) -> Iterator[str]:
     for heading, names, words in COMPARISONS:
         found = [(*pair, c) for pair in cases for c in pair[1]["comparisons"] if c["what"].startswith(names)]
         if found:
-            yield "\n\n".join([f"## {heading}", words, grid(COMPARED, [comparison_row(*each) for each in found])])
-    if evaluations := [evaluation_row(each) for each in files if "summary" in each]:
-        yield "\n\n".join([EVALUATIONS, grid(EVALUATED, evaluations)])
-    if growth := [row for run, case in cases for row in growth_rows(run, case)]:
-        words = "Milliseconds per training step, and times the first value, as one setting grows."
-        yield "\n\n".join(["## How does the cost grow?", words, grid(("device", "setting", "ms", "times"), growth)])
-    for heading, title, words in TABLES:
-        found = [(*pair, t) for pair in cases for t in pair[1]["tables"] if t["title"].startswith(title)]
-        if found:
-            columns = ("case", "device", *found[0][2]["columns"])
-            rows = [[case["name"], device(run), *map(number, r)] for run, case, t in found for r in t["rows"]]
-            yield "\n\n".join([f"## {heading}", words, folded(f"{len(rows)} rows", grid(columns, rows))])
-    failed = [f"- {case['name']}, {device(run)}: {case['error']}" for run, case in cases if case["error"]]
-    if failed:
+            details = f"{FLOOR}\n\n{grid(DETAILS, [detail_row(case, c) for _, case, c in found])}"
+            yield (
+                question(heading, words, COMPARED, [comparison_row(*each) for each in found])
+                + "\n\n"
+                + folded("Ranges, agreement, distance from the hardware's limit", details)
+            )
+    yield from answered(
+        "How fast is Kendall's τ-b?",
+        "Milliseconds per pair of maps of n pixels, and how many times as long as robattr takes.",
+        ("device", "n", *BASELINES, "robattr"),
+        [row for pair in cases for row in kendall_rows(*pair)],
+    )
+    yield from answered(
+        "How long does an evaluation take?",
+        "Published evaluations, everything included. Commands and versions are in [Results](results.md).",
+        EVALUATED,
+        [evaluation_row(each) for each in files if "summary" in each],
+    )
+    yield from answered(
+        "How does the cost grow?",
+        "Milliseconds per training step, and times the first value, as one setting grows.",
+        ("device", "setting", "ms", "times"),
+        [row for pair in cases for row in growth_rows(*pair)],
+    )
+    yield from answered(
+        "How accurate are few midpoints?",
+        "Relative errors against a fine rule; by that rule, the mean ‖IG(x, x*)‖₁ at the x* that the adversary finds.",
+        ("case", "who", "points: update / attack", "error of IG", "error of ‖IG‖₁", "‖IG(x, x*)‖₁"),
+        [row for pair in cases for row in quadrature_rows(*pair)],
+    )
+    yield from answered(
+        "What does reduced precision change?",
+        "Relative errors against fp32, and the share of the attack gradient's signs that stay the same.",
+        ("case", "precision", "error of IG", "error of ‖IG‖₁", "error of the attack gradient", "equal signs"),
+        [[name(*pair), *map(number, row)] for pair in cases for _, row in table_rows(pair[1], "Reduced precision")],
+    )
+    yield from answered(
+        "How much memory does a gradient step take?",
+        "Peak in MB, with all m points of the path at once or in chunks of 5.",
+        ("case", "examples", "m", "at once", "in chunks"),
+        [row for pair in cases for row in memory_rows(*pair)],
+    )
+    if failed := [f"- {name(run, case)}: {case['error']}" for run, case in cases if case["error"]]:
         yield "\n\n".join(["## Failed, no numbers", "\n".join(failed)])
     if runs:
-        yield "\n\n".join(["## The runs", RUNS, *(run_details(run) for run in runs)])
+        notes = [f"- {case['name']}: {note}" for _, case in cases for note in case["notes"]]
+        listed = [*run_details(runs), *(["Notes:", "\n".join(notes)] if notes else [])]
+        yield "## The runs\n\n" + folded("Settings and versions", "\n\n".join(listed))
+
+
+def question(heading: str, words: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A heading, a sentence and a table."""
+    return "\n\n".join([f"## {heading}", words, grid(columns, rows)])
+
+
+def answered(heading: str, words: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The question, if any run answers it."""
+    if rows:
+        yield question(heading, words, columns, rows)
 
 
 def evaluation_row(record: dict[str, Any]) -> list[str]:
@@ -124,78 +153,88 @@ def evaluation_row(record: dict[str, Any]) -> list[str]:
 
 def comparison_row(run: dict[str, Any], case: dict[str, Any], c: dict[str, Any]) -> list[str]:
     """A comparison, in the order of COMPARED."""
-    sides = []
-    for side in (c["baseline"], c["engine"]):
-        t = side["times"]
-        sides.append(f"{number(t['ms'])} [{number(t['low'])}–{number(t['high'])}]<br>{side['what']}")
-    floor = f"{number(c['engine']['times']['ms'] / c['roofline']['floor_ms'])}×" if c["roofline"] else "–"
-    return [f"{case['name']}<br>{device(run)}", c["what"], *sides, f"**{number(c['ratio'])}×**", floor]
+    port, engine = (number(c[side]["times"]["ms"]) for side in ("baseline", "engine"))
+    return [case["name"], device(run), c["what"], port, engine, f"**{number(c['ratio'])}×**"]
+
+
+def detail_row(case: dict[str, Any], c: dict[str, Any]) -> list[str]:
+    """How a comparison was made, how far apart its sides are as timed, and how far the engine is from the roofline."""
+    ranges = [f"{number(t['low'])}–{number(t['high'])}" for t in (c["baseline"]["times"], c["engine"]["times"])]
+    timed = c["agreement"][-1]
+    apart = f"{timed['of']}: {timed['measured']:.1e} ({timed['allowed']:g})"
+    floors = number(c["engine"]["times"]["ms"] / c["roofline"]["floor_ms"])
+    return [case["name"], c["what"], c["engine"]["what"], *ranges, apart, number(c["compile_s"]), floors]
+
+
+def kendall_rows(run: dict[str, Any], case: dict[str, Any]) -> Iterator[list[str]]:
+    """A row for each number of pixels, with a column for each other way to compute τ-b."""
+    found = [c for c in case["comparisons"] if c["what"].startswith("Kendall")]
+    for what, group in groupby(found, key=lambda c: c["what"]):
+        same = list(group)
+        others = [
+            next(
+                (f"{number(c['baseline']['times']['ms'])} ({number(c['ratio'])}×)"
+                 for c in same if c["baseline"]["what"].startswith(start)), "–",
+            )
+            for start in BASELINES.values()
+        ]  # fmt: skip
+        pixels = what.partition(", ")[2].removesuffix(" pixels")
+        yield [device(run), pixels, *others, f"**{number(same[0]['engine']['times']['ms'])}**"]
 
 
 def growth_rows(run: dict[str, Any], case: dict[str, Any]) -> Iterator[list[str]]:
     """A row for each setting of a table `Growth of the cost`."""
-    for table in (t for t in case["tables"] if t["title"] == "Growth of the cost"):
-        for axis, rows in groupby(table["rows"], key=lambda row: row[0]):
-            values, ms, times = zip(*(map(number, row[1:]) for row in rows), strict=True)
-            yield [device(run), f"{axis} {' → '.join(values)}", " → ".join(ms), " → ".join(times)]
+    for axis, rows in groupby((row for _, row in table_rows(case, "Growth of the cost")), key=lambda row: row[0]):
+        values, ms, times = zip(*(map(number, row[1:]) for row in rows), strict=True)
+        yield [device(run), f"{axis} {' → '.join(values)}", " → ".join(ms), " → ".join(times)]
 
 
-def run_details(run: dict[str, Any]) -> str:
-    """A run, folded: how it was made, and for each case whether the sides agree and what bounds the time."""
-    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-    title = f"{run['date'][:10]}, {run['device']}, {run['precision']}{' (quick look)' if run['quick'] else ''}: "
-    lines = [
-        f"    {run['command']}",
-        f"{versions}; {run['seconds']:.0f} s in all, compilation included. Measured rates: "
-        f"{run['rates']['operations'] / 1e12:.3g} Tflop/s in a matrix product, {run['rates']['bytes'] / 1e9:.4g} GB/s "
-        "in a copy.",
-        *(case_details(case) for case in run["cases"]),
-    ]
-    return folded(title + ", ".join(case["name"] for case in run["cases"]), "\n\n".join(lines))
+def quadrature_rows(run: dict[str, Any], case: dict[str, Any]) -> Iterator[list[str]]:
+    """The reference's rules and the engine's, with their errors in the update and what their adversary finds."""
+    errors = [row for _, row in table_rows(case, "Relative quadrature errors")]
+    found = {row[1]: row[2] for _, row in table_rows(case, "Mean ‖IG(x, x*)‖₁")}
+    attack = {who: rule for use, rule, who, *_ in errors if use == "attack"}
+    for use, rule, who, of_map, of_size, _ in errors:
+        if use == "update" and attack[who] in found:
+            points = f"{rule} / {attack[who]}"
+            yield [name(run, case), who, points, number(of_map), number(of_size), number(found[attack[who]])]
 
 
-def case_details(case: dict[str, Any]) -> str:
-    """A case: its setting, a line for each comparison, the tables that no question of the page shows, and notes."""
-    lines = [f"**{case['name']}**" + (f": {case['setting']}." if case["setting"] else "")]
-    if case["error"]:
-        return "\n\n".join([*lines, f"Failed, no numbers: {case['error']}"])
-    if case["comparisons"]:
-        lines.append("\n".join(f"- {comparison_details(c)}" for c in case["comparisons"]))
-    asked = ("Growth of the cost", *(title for _, title, _ in TABLES))
-    for table in (t for t in case["tables"] if not t["title"].startswith(asked)):
-        lines += [f"{table['title']}:", grid(table["columns"], [list(map(number, row)) for row in table["rows"]])]
-    return "\n\n".join([*lines, *(f"Note: {note}" for note in case["notes"])])
+def memory_rows(run: dict[str, Any], case: dict[str, Any]) -> Iterator[list[str]]:
+    """A row for each table `Peak memory`, in MB as m grows."""
+    for title, rows in groupby(table_rows(case, "Peak memory"), key=lambda pair: pair[0]):
+        examples = title.rpartition(", ")[2].removesuffix(" examples")
+        columns = zip(*(map(number, row) for _, row in rows), strict=True)
+        yield [name(run, case), examples, *(" → ".join(values) for values in columns)]
 
 
-def comparison_details(c: dict[str, Any]) -> str:
-    """How far apart the two sides are, how long it took to compile, and what bounds the time."""
-    apart = "; ".join(f"{a['of']} {a['measured']:.1e} ({a['allowed']:g} allowed)" for a in c["agreement"])
-    compiled = f" Compiled in {c['compile_s']:.1f} s." if c["compile_s"] else ""
-    return f"{c['what']} against {c['baseline']['what']}: apart by {apart}.{compiled}{why(c) if c['roofline'] else ''}"
+def table_rows(case: dict[str, Any], title: str) -> Iterator[tuple[str, list[Any]]]:
+    """The rows of a case's tables whose titles begin with `title`, each with its table's title."""
+    return ((t["title"], row) for t in case["tables"] if t["title"].startswith(title) for row in t["rows"])
 
 
-def why(c: dict[str, Any]) -> str:
-    """The distance from the roofline, and what the counts and the profile say about its cause."""
-    r, ms, spent = c["roofline"], c["engine"]["times"]["ms"], c.get("spent", {})
-    arithmetic, traffic = 100 * r["floor_ms"] / ms, 100 * r["kept_ms"] / ms
-    far = f" {number(ms / r['floor_ms'])} times the floor of {number(r['floor_ms'])} ms"
-    if not r["operations"]:
-        return f"{far}: sorting passes over the data many times, where the floor reads it once."
-    counted = (
-        f"{r['operations'] / 1e9:.3g} G operations, the port's {r['baseline_operations'] / 1e9:.3g} G; at least "
-        f"{r['bytes'] / 1e6:.3g} MB"
-    )
-    shares = f"arithmetic at full rate is {arithmetic:.2g}% of the time, traffic of kept activations {traffic:.2g}%"
-    if max(arithmetic, traffic) >= 50:
-        bound = "arithmetic" if arithmetic >= traffic else "memory traffic"
-        return f"{far} ({counted}): bound by {bound} ({shares})."
-    products = spent.get("convolutions", 0.0) + spent.get("matrix products", 0.0)
-    if not products:
-        return f"{far} ({counted}): {shares}."
-    kinds = ", ".join(f"{kind} {100 * share:.2g}%" for kind, share in spent.items())
-    rate = arithmetic / products
-    slow = f"its products run at {rate:.2g}% of the rate of a large one"
-    return f"{far} ({counted}): {shares}. Measured: {kinds}; so {slow}."
+def run_details(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A paragraph for each device and set of versions, with the settings of what was measured there."""
+
+    def setup(run: dict[str, Any]) -> str:
+        versions = ", ".join(f"{package} {version}" for package, version in run["versions"].items())
+        quick = ", quick look" if run["quick"] else ""
+        return f"{run['date'][:10]}, {run['device']}, {run['precision']}{quick}; {versions}"
+
+    for made, group in groupby(runs, key=setup):
+        same = list(group)
+        flops, copies = (
+            "–".join(dict.fromkeys(f"{limit(run['rates'][of] for run in same) / unit:.4g}" for limit in (min, max)))
+            for of, unit in (("operations", 1e12), ("bytes", 1e9))
+        )
+        yield f"{made}. A matrix product runs at {flops} Tflop/s, a copy at {copies} GB/s."
+        measured = [case for run in same for case in run["cases"] if case["setting"]]
+        yield "\n".join(f"- {case['name']}: {case['setting']}" for case in measured)
+
+
+def name(run: dict[str, Any], case: dict[str, Any]) -> str:
+    """A case and its device, where a table has one column for both."""
+    return f"{case['name']}, {device(run)}"
 
 
 def device(run: dict[str, Any]) -> str:

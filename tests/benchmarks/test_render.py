@@ -43,52 +43,63 @@ def test_the_page_shows_every_number_and_every_failure(tmp_path: Path) -> None:
     example("RuntimeError: out of memory").write(tmp_path / "bench.json")
     page = render.markdown([read(tmp_path / "bench.json")])
     for words in (
-        "**15×**", "2024-01-02", "torch 2.11", "python -m benchmarks --device cpu", "1 Tflop/s", "right(50)", "0.0125",
-        "4×", "Compiled in 12.5 s", "map 1.0e-06 (0.001 allowed); first step 1.0e-01 (0.2 allowed)",
-        "2 G operations, the port's 9 G; at least 1 MB",
+        "| mnist | a CPU | attack gradient | 30 | 2 | **15×** |",
+        "| mnist | attack gradient | compiled | 29–31 | 1.9–2.5 | first step: 1.0e-01 (0.2) | 12.5 | 4 |",
+        "2024-01-02, a CPU, fp32; torch 2.11. A matrix product runs at 1 Tflop/s, a copy at 100 GB/s.",
+        "- mnist: batch 50",
         "## Failed, no numbers\n\n- flower, a CPU: RuntimeError: out of memory",
     ):  # fmt: skip
         assert words in page, words
-    assert "Note: the step runs eagerly" in render.markdown([example().plain()])
-    rows = [line.count("|") - 1 for line in page.splitlines() if line.startswith("| mnist<br>a CPU | attack gradient")]
-    assert rows == [len(render.COMPARED)] * 2
+    assert "- flower: the step runs eagerly" in render.markdown([example().plain()])
 
 
 def test_each_question_has_one_table_over_all_runs() -> None:
-    """Tables of the same question from two runs are joined; no table of a run is lost."""
-    growth = Table("Growth of the cost", ("axis", "value", "ms", "times"), (("m", 10, 5.0, 1.0), ("m", 20, 8.0, 1.6)))
-    memory = Table("Peak memory of a step", ("m", "whole (MB)"), ((5, 0.723),))
-    runs = [replace(example(), device=d, cases=(Case("mini", tables=(growth, memory)),)).plain() for d in ("A", "B")]
+    """Tables of the same question from two runs are joined, one row per case."""
+    errors = ("for", "rule", "who", "error of IG", "error of ‖IG‖₁", "error of completeness")
+    tables = (
+        Table("Growth of the cost", ("axis", "value", "ms", "times"), (("m", 10, 5.0, 1.0), ("m", 20, 8.0, 1.6))),
+        Table("Peak memory of a step, 4 examples", ("m", "whole", "chunks"), ((5, 0.723, 0.723), (10, 1.4, 0.8))),
+        Table("Reduced precision against fp32", ("precision", "error of IG"), (("bf16", 0.0125),)),
+        Table("Relative quadrature errors", errors, (
+            ("update", "right(50)", "reference", 0.1, 0.2, 0.3), ("update", "midpoint(50)", "as many", 0.4, 0.5, 0.6),
+            ("attack", "right(5)", "reference", 0.7, 0.8, 0.9), ("attack", "midpoint(5)", "as many", 0.7, 0.8, 0.9),
+        )),
+        Table("Mean ‖IG(x, x*)‖₁ found", ("who", "saw", "found"), (("start", "–", 1.5), ("port", "right(5)", 2.5))),
+    )  # fmt: skip
+    runs = [replace(example(), device=d, cases=(Case("mini", tables=tables),)).plain() for d in ("A", "B")]
     page = render.markdown(runs)
-    assert page.count("How does the cost grow?") == page.count("How much memory") == 1
+    headings = [line for line in page.splitlines() if line.startswith("## ")]
+    assert len(headings) == len(set(headings)) == 5
     for device in ("A", "B"):
         assert f"| {device} | m 10 → 20 | 5 → 8 | 1 → 1.6 |" in page
-        assert f"| mini | {device} | 5 | 0.723 |" in page
+        assert f"| mini, {device} | 4 | 5 → 10 | 0.723 → 1.4 | 0.723 → 0.8 |" in page
+        assert f"| mini, {device} | bf16 | 0.0125 |" in page
+        assert f"| mini, {device} | reference | right(50) / right(5) | 0.1 | 0.2 | 2.5 |" in page
+    assert "as many" not in page  # no adversary used it
 
 
-def test_every_table_of_the_stored_results_is_on_the_page() -> None:
+def test_ways_to_compute_kendall_share_a_row() -> None:
+    engine = Side("batched", Times(2.0, 1.9, 2.5, 7))
+    found = tuple(
+        Comparison(f"Kendall τ-b, {n} pixels", Side(way, Times(ms, ms, ms, 7)), engine)
+        for n, way, ms in [
+            ("784", "SciPy in a loop", 30.0),
+            ("784", "SciPy on 16 cores", 3.0),
+            ("9", "n × n, cpu", 1.0),
+        ]
+    )
+    page = render.markdown([replace(example(), cases=(Case("kendall", comparisons=found),)).plain()])
+    assert "| a CPU | 784 | 30 (15×) | 3 (1.5×) | – | **2** |\n| a CPU | 9 | – | – | 1 (0.5×) | **2** |" in page
+
+
+def test_every_comparison_of_the_stored_results_is_on_the_page() -> None:
     page = render.PAGE.read_text(encoding="utf-8")
-    for file in render.FILES:
-        for case in read(file).get("cases", ()):
-            for table in case["tables"]:
-                for row in table["rows"]:
-                    assert all(render.number(value) in page for value in row), (case["name"], table["title"], row)
-
-
-@pytest.mark.parametrize(
-    ("floor", "kept", "spent", "says"),
-    [
-        (1.5, 0.1, {}, "at least 1 MB): bound by arithmetic (arithmetic at full rate is 75% of"),
-        (0.1, 1.2, {}, "bound by memory traffic"),
-        (0.1, 0.1, {}, "traffic of kept activations 5%."),
-        (0.1, 0.1, {"convolutions": 0.3, "everything between": 0.5, "matrix products": 0.2},
-         "convolutions 30%, everything between 50%, matrix products 20%; so its products run at 10% of the rate"),
-    ],
-)  # fmt: skip
-def test_the_reason_follows_from_counts_and_profile(floor: float, kept: float, spent: dict, says: str) -> None:
-    comparison = example().plain()["cases"][0]["comparisons"][0]
-    comparison["roofline"].update(floor_ms=floor, kept_ms=kept)
-    assert says in render.why({**comparison, "spent": spent})
+    shown = [c for file in render.FILES for case in read(file).get("cases", ()) for c in case["comparisons"]]
+    assert len(shown) > 30
+    for c in shown:
+        times = (c["baseline"]["times"]["ms"], c["engine"]["times"]["ms"], c["ratio"])
+        lines = [line for line in page.splitlines() if all(render.number(value) in line for value in times)]
+        assert lines, (c["what"], times)
 
 
 @pytest.mark.parametrize(
