@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 import typer
@@ -117,3 +121,28 @@ def test_titles_and_cells_of_tables_are_escaped(capsys: pytest.CaptureFixture[st
     said = capsys.readouterr().out
     assert said.count("\\x1b]0;owned\\x07\\u202e") == 3
     assert not set(said) & {"\x1b", "\x07", "\u202e"}
+
+
+INTERRUPTED = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"  # Ctrl-C while torch is imported
+
+
+def program(torch: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`robattr` in a process of its own, with another torch."""
+    path = os.pathsep.join([str(torch), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run([sys.executable, "-m", "robattr", *words], env=env, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("words", [["--list"], ["train", "mnist/natural"], ["evaluate", "run"], ["report", "runs"]])
+def test_an_interrupt_while_torch_is_imported_ends_quietly(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "torch.py").write_text(INTERRUPTED)
+    ended = program(tmp_path, *words)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"]])
+def test_help_does_not_wait_for_torch(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "torch.py").write_text("raise AssertionError('torch was imported')")
+    ended = program(tmp_path, *words)
+    assert ended.returncode == 0, ended.stderr
+    assert "robattr" in ended.stdout

@@ -1,6 +1,6 @@
 """The command line: one file per group of commands, each with `register(app)`.
 
-Commands import what they need inside their functions, so that `robattr --help` loads nothing beyond `import robattr`.
+Commands import what they need inside their functions, so that `robattr --help` does not load torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import warnings
 from importlib import import_module
 from typing import NoReturn
 
-import torch
 import typer
 
 from robattr._text import printable
@@ -76,10 +75,10 @@ def run() -> None:
             _report(error)
         remedy = "choose another --out or --data-dir, or correct that path"
         _refuse(f"cannot read or write{at} ({error.strerror}): {remedy}")
-    except torch.OutOfMemoryError as error:
-        what = str(error).split(". GPU")[0]
-        _refuse(f"{what}: end other processes on the device, choose another --device, or use smaller batches")
     except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":  # torch's; torch may not be loaded yet
+            what = str(error).split(". GPU")[0]
+            _refuse(f"{what}: end other processes on the device, choose another --device, or use smaller batches")
         if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
             _refuse(f"not enough memory ({_first_line(error)}): use smaller numbers, or fewer examples at a time")
         _report(error)
