@@ -53,7 +53,7 @@ FLOOR = """\
 *Floor*: the counted operations at the rate of a large matrix product, or the least bytes at the rate of a large copy,
 whichever takes longer. *First step* in older runs: the share of pixels that it moves another way."""
 BASELINES = {"SciPy, one core": "SciPy in a loop", "SciPy, all cores": "SciPy on", "n × n formula": "n × n"}
-EVALUATED = ("model, protocol", "map", "attacked", "repeats", "iterations", "N", "device", "date", "seconds")
+EVALUATED = ("model, protocol", "map", "examples", "repeats × iterations", "device", "seconds")
 
 
 def markdown(files: Sequence[dict[str, Any]]) -> str:
@@ -140,13 +140,10 @@ def evaluation_row(record: dict[str, Any]) -> list[str]:
         )
     return [
         f"{summary['dataset']} {record['variant']}, {summary['protocol']}",
-        summary["map"],
+        summary["map"] + (f", N = {settings['N']}" if summary["map"] == "ig" else ""),
         number(summary["correct"] - summary["excluded"]),
-        number(settings["repeats"] + sum(n for _, n in settings["sweep"])),
-        number(settings["steps"]),
-        str(settings["N"]) if summary["map"] == "ig" else "–",
+        f"{settings['repeats'] + sum(n for _, n in settings['sweep'])} × {settings['steps']}",
         f"{summary['device']}, {summary['precision']}",
-        summary["finished"][:10],
         f"**{number(summary['seconds'])}**",
     ]
 

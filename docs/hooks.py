@@ -21,6 +21,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md"}  # of the repository's root; the others keep their names
 PRIME = re.compile(r"<msup>(<mi>[^<]*</mi>)<mi>&#x02032;</mi></msup>")
+PRIME_AND_INDEX = re.compile(r"<msubsup>(<mi>[^<]*</mi>)(<mi>[^<]*</mi>)<mi>&#x02032;</mi></msubsup>")
 LINK = re.compile(r"(\]\(|(?:src|href)=\")(?!\w+:|#|/)([^)\s#\"]+)")
 
 
@@ -73,6 +74,7 @@ def on_page_content(html: str, **_: Any) -> str:
         )
         made = convert(latex, display="block" if display else "inline").replace("<mi>;</mi>", "<mo>;</mo>")
         made = PRIME.sub(r"<mrow>\1<mo>&#x02032;</mo></mrow>", made)  # as an exponent it is too small to see
+        made = PRIME_AND_INDEX.sub(r"<msub><mrow>\1<mo>&#x02032;</mo></mrow>\2</msub>", made)
         return f'<div style="overflow-x: auto">{made}</div>' if display else made
 
     return re.sub(r'<(div|span) class="arithmatex">(.*?)</\1>', formula, html, flags=re.S)

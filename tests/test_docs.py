@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -130,11 +131,20 @@ def test_contributings_names_occur_in_the_source() -> None:
 
 
 def test_importing_robattr_is_light() -> None:
-    """It loads torch and NumPy, no optional package and no room above the formula; the rooms are found all the same."""
+    """Torch is loaded at the first name, optional packages and the rooms above the formula when they are used."""
     code = (
-        "import sys, robattr; heavy = {'scipy', 'PIL', 'requests', 'typer', 'rich', 'matplotlib', 'jinja2', "
+        "import sys, robattr; assert 'torch' not in sys.modules; robattr.IG; "
+        "heavy = {'scipy', 'PIL', 'requests', 'typer', 'rich', 'matplotlib', 'jinja2', "
         "'tensorboard', 'safetensors', 'optuna', 'captum', 'robattr.training', 'robattr.evaluation', 'robattr.cli'};"
         "print(sorted(heavy & set(sys.modules)), robattr.auditing.__name__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["[]", "robattr.auditing"]
+
+
+def test_type_checkers_see_the_names_that_are_imported_at_their_first_use() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    (seen,) = (node.body for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in seen if isinstance(node, ast.ImportFrom)]
+    assert {a.name for n in imports for a in n.names if n.module == "robattr"} == set(robattr._ROOMS)
+    assert {a.name: n.module for n in imports for a in n.names if n.module != "robattr"} == robattr._LAZY

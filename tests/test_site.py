@@ -64,6 +64,16 @@ def test_pages_ask_nothing_of_the_network(site: Path) -> None:
     assert not [page.name for page in pages if loads.search(page.read_text(encoding="utf-8"))]
 
 
+def test_formulas_are_mathml(site: Path) -> None:
+    """Also in tables and folded proofs; a prime beside an index is as large as one without."""
+    page = (site / "certificates.html").read_text(encoding="utf-8")
+    assert page.count("<math") > 300
+    assert "arithmatex" not in page
+    text = re.sub(r"<[^>]+>", "", re.sub(r"<(math|pre|code|script)\b.*?</\1>", "", page, flags=re.S))
+    assert not re.findall(r"\$|\\[a-z]+", text)
+    assert "<msub><mrow><mi>x</mi><mo>&#x02032;</mo></mrow><mi>i</mi></msub>" in page
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_doctests(name: str) -> None:
     failed, tried = doctest.testmod(import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)

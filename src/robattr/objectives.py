@@ -214,7 +214,7 @@ def igr(
     """ρ = ℓ(x*) + λ(1 − cos(a(x), a(x*))), x* = argmax ℓ(x') (IGR, 2022): the prediction attack chooses x*.
 
     `a` is IG from black with 3 nodes by default, as in the public replication, which also takes λ = 1: neither is
-    known from the paper. Which scalar is attributed was not readable: the logit, as in the maps that are evaluated.
+    known from the paper. The scalar is the logit, as in the maps that are evaluated; IGR's own is not known to us.
     """
     moved = cosine @ (baseline_ig(3) if a is None else a)
     return Robust(shift(loss) + _weight(weight) * moved, within, by, attacked=shift(loss), loss=loss)
@@ -225,7 +225,7 @@ def aat(
 ) -> Robust:
     """ρ = ℓ(x) + λ · max_{x'} (1 − Pearson(a(x), a(x'))) (AAT of FAR).
 
-    FAR's own settings were not readable: `a` is IG from black with 5 nodes by default, as in `adv_aat`.
+    FAR's own settings are not known to us: `a` is IG from black with 5 nodes by default, as in `adv_aat`.
     """
     return Robust(pearson @ (baseline_ig(5) if a is None else a), within, by, weight=weight, loss=loss)
 
