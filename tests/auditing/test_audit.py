@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import ExitStack
 from copy import deepcopy
 from functools import partial
 from html import unescape
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 
 import robattr
 from audit_fixtures import Attentive, Plain, bars, folder, taught
+from memory_fixtures import DEVICES, Memory
+from robattr._progress import silent
 from robattr.auditing.as_dataset import as_dataset, model_classes
 from robattr.errors import InvalidInput, UnsupportedModel
 from robattr.evaluation.gallery import read_gallery
@@ -223,3 +226,31 @@ def test_huggingface_class_names_are_used_where_the_folders_carry_them(tmp_path)
     net.config = SimpleNamespace(id2label={0: "cat", 1: "owl"})  # type: ignore[assignment]
     assert model_classes(net, top) is None
     assert model_classes(nn.Identity(), top) is None
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_where_memory_runs_out_an_audit_goes_on_in_parts(device, tmp_path) -> None:
+    """From the second evaluation on, under the strict protocol."""
+    memory = Memory(device)
+    net = memory.net(inputs=64)
+    x = bars(24)[0].double()
+    y = net(x.to(device)).argmax(dim=1).cpu()
+    settings = {**QUICK, "examples": 24, "points": 4, "device": device, "precision": "fp32"}
+
+    def scores(name: str, watch=silent) -> list[float]:
+        found = robattr.audit(net, (x, y), out=tmp_path / f"{name}.html", watch=watch, **settings)
+        assert [e.summary["protocol"] for e in found.run.evaluations] == ["paper", "strict"]
+        return [r[name] for e in found.run.evaluations for r in e.records for name in ("topk", "kendall")]
+
+    with memory.measured():
+        whole = scores("whole")
+    assert memory.failures == 0
+    with ExitStack() as limits:
+
+        def limit(title: str, done: int, total: int, unit: str = "examples") -> None:
+            if (title, done) == ("strict ig", 0):
+                limits.enter_context(memory.scarce(0.3))
+
+        parts = scores("parts", limit)
+    assert memory.failures > 0
+    assert parts == pytest.approx(whole, abs=1e-9)

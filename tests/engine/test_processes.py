@@ -17,6 +17,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from typer.testing import CliRunner
 
 from forked import robattr, start
+from memory_fixtures import needs_gpu
 from robattr import load_model
 from robattr.cli import app
 from robattr.data.batches import AUGMENTATION, MIRROR, ORDER, generator
@@ -68,6 +69,7 @@ def own_objective(model, x, y, *, rand):
 
 
 CASES["own fp64"] = replace(BASE, precision="fp64").with_objective(own_objective), {"norm": True}
+GROUP = replace(BASE, method="ig-sum-norm", precision="fp64")
 TOLERANCE = {"fp64": 1e-10, "fp32": 1e-4}
 
 
@@ -85,6 +87,18 @@ def work(folder: Path) -> None:
     torch.distributed.destroy_process_group()
 
 
+def alone(folder: Path, device: str) -> None:
+    """A run by one process of a group on the backend of the device, through every collective operation."""
+    torch.distributed.init_process_group("nccl" if device == "cuda" else "gloo")
+    for name in ("total", "wait", "from_leader"):
+        collective = getattr(World, name)
+        setattr(World, name, lambda self, *values, call=collective: call(replace(self, size=2), *values))
+    model = tiny_net()
+    train(GROUP, folder / "run", dataset=tiny_data(), model=model, device=device)
+    torch.save((weights(model).cpu(), torch.distributed.get_backend()), folder / "weights.pt")
+    torch.distributed.destroy_process_group()
+
+
 def threads() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
 
@@ -92,12 +106,26 @@ def threads() -> int:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("pair")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*launch, __file__, str(folder)], env=ENVIRONMENT, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    launch(2, str(folder))
     return folder
+
+
+def launch(processes: int, *words: str) -> None:
+    """This file under torchrun."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    done = subprocess.run([*torchrun, __file__, *words], env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@needs_gpu
+def test_one_process_on_nccl_makes_the_weights_of_one_without_a_group(tmp_path):
+    launch(1, str(tmp_path), "cuda")
+    found, backend = torch.load(tmp_path / "weights.pt")
+    assert backend == "nccl"
+    model = tiny_net()
+    train(GROUP, tmp_path / "alone", dataset=tiny_data(), model=model, device="cuda")
+    one = weights(model).cpu()
+    assert float((found - one).norm() / one.norm()) < TOLERANCE["fp64"]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -190,4 +218,4 @@ def children(parent: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    work(Path(sys.argv[1]))
+    alone(Path(sys.argv[1]), sys.argv[2]) if len(sys.argv) > 2 else work(Path(sys.argv[1]))

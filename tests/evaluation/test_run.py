@@ -6,6 +6,7 @@ import copy
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Lock
@@ -15,11 +16,11 @@ import torch
 from torch import nn
 
 from evaluation_fixtures import IG, TOY
+from memory_fixtures import DEVICES, Memory
 from robattr.attacks import integrated_gradients, simple_gradient
 from robattr.engine.files import InUse, locked
 from robattr.errors import CheckpointError
 from robattr.evaluation import OutputDir, evaluate, run
-from robattr.evaluation.evaluate_batch import evaluate_batch
 from robattr.evaluation.gallery import read_gallery
 from robattr.evaluation.run import BATCH, _Job
 from robattr.models import resnet
@@ -211,21 +212,31 @@ def test_two_processes_write_the_records_of_one(case, tmp_path: Path, whole: Pat
     check_equal(tmp_path / "shared", whole, earlier=0)
 
 
-def test_examples_that_do_not_fit_together_are_attacked_in_parts(case, monkeypatch: pytest.MonkeyPatch) -> None:
-    net, x, y = copy.deepcopy(case[0]).double(), case[1].double(), case[2]
-    whole = evaluate(net, x, y, protocol=TOY, map=IG)
-    sizes = []
+@pytest.mark.parametrize("device", DEVICES)
+def test_where_memory_runs_out_an_evaluation_goes_on_in_parts(device: str, tmp_path: Path, monkeypatch) -> None:
+    """After the first of three batches, in all that follows: records, diagnostics and gallery."""
+    monkeypatch.setattr(run, "BATCH", (16, 16))
+    memory = Memory(device)
+    net = memory.net()
+    x = torch.rand(48, 1, 6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y = net(x.to(device)).argmax(dim=1).cpu()
 
-    def small(model, x, *rest, **settings):
-        sizes.append(len(x))
-        if len(x) > 3:
-            raise torch.OutOfMemoryError
-        return evaluate_batch(model, x, *rest, **settings)
+    def found(name: str, progress=lambda done, total: None) -> list[float]:
+        out = OutputDir(tmp_path / name)
+        made = evaluate(net, x, y, protocol=TOY, map=IG, out=out, progress=progress)
+        scores = [record[name] for record in made.records for name in ("topk", "kendall", "insertion")]
+        shown = read_gallery(tmp_path / name / "paper-ig-gallery.npz")
+        return [*scores, *made.summary["curves"]["score_vs_eps"]["kendall"], *shown.kendall.flatten().tolist()]
 
-    monkeypatch.setattr("robattr.evaluation.run.evaluate_batch", small)
-    parts = evaluate(net, x, y, protocol=TOY, map=IG)
-    assert sizes == [12, 6, 3, 3, 3, 3]
-    assert [r["id"] for r in parts.records] == [r["id"] for r in whole.records]
-    for ours, theirs in zip(parts.records, whole.records, strict=True):
-        scores = [[record.get(name) for name in ("topk", "kendall")] for record in (ours, theirs)]
-        assert scores[0] == pytest.approx(scores[1], abs=1e-9)
+    with memory.measured():
+        whole = found("whole")
+    assert memory.failures == 0
+    with ExitStack() as limits:
+
+        def limit(done: int, total: int) -> None:
+            if done == 16:
+                limits.enter_context(memory.scarce(0.3))
+
+        parts = found("parts", limit)
+    assert memory.failures > 0
+    assert parts == pytest.approx(whole, abs=1e-9)

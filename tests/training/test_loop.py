@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 import shutil
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import get_args
 
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from memory_fixtures import DEVICES, Memory
 from robattr import load_model, models
 from robattr.data import Batches, Dataset, Split, from_tensors
 from robattr.engine.files import InUse, locked
@@ -531,3 +533,37 @@ def test_a_gpu_is_not_waited_for_at_every_step_and_divergence_is_noticed(tmp_pat
     train(healthy, tmp_path / "healthy", dataset=tiny_data(), model=tiny_net(), device="cuda")
     logged = [line["step"] for line in lines(tmp_path / "healthy") if "loss" in line]
     assert logged == [*range(7, healthy.steps, 7), healthy.steps]
+
+
+@pytest.mark.parametrize("share", [0.7, 0.35])
+@pytest.mark.parametrize(("device", "graph"), [(d, graph) for d in DEVICES for graph in {False, d == "cuda"}])
+def test_where_memory_runs_out_training_goes_on_in_parts(tmp_path, monkeypatch, device, graph, share):
+    """It runs out at the third step; for a CUDA graph, whose replays allocate nothing, at the first."""
+    run = replace(QUICK, method="ig-sum-norm", weight=0.3, batch=64, m=4, m_attack=4, precision="fp64", compile="never")
+    memory, engines = Memory(device), []
+
+    def trained(folder, *, scarce):
+        net = memory.net()
+        with ExitStack() as limits:
+
+            def step(state, *rest, **settings):
+                state.engine.graph = graph
+                engines[:] = [state.engine]
+                if scarce and state.step == (0 if graph else 2):
+                    limits.enter_context(memory.scarce(share))
+                return train_step(state, *rest, **settings)
+
+            monkeypatch.setattr(loop, "train_step", step)
+            if not scarce:
+                limits.enter_context(memory.measured())
+            train(run, folder, dataset=tiny_data(), model=net, device=device)
+        return weights(net).cpu(), [line["ig"] for line in lines(folder) if "ig" in line]
+
+    whole, sizes = trained(tmp_path / "whole", scarce=False)
+    assert (engines.pop().notes, memory.failures) == ([], 0)
+    parts, found = trained(tmp_path / "parts", scarce=True)
+    assert memory.failures > 0
+    assert engines[0].notes[-1].startswith("the memory of the device is too small: a batch runs in ")
+    assert float((whole - parts).norm() / whole.norm()) < 1e-10
+    assert len(sizes) == run.steps
+    assert found == pytest.approx(sizes, rel=1e-9)

@@ -16,7 +16,9 @@ import torch
 from typer.testing import CliRunner
 
 from forked import robattr, start
+from memory_fixtures import needs_gpu
 from robattr.cli import app
+from robattr.training import loop
 from train_fixtures import lines
 
 STEPS = 14
@@ -118,3 +120,32 @@ def test_a_full_disk(whole, tmp_path):
     assert [path.name[:14] for path in (out / "checkpoints").iterdir()] == ["step-000000000"]
     finish(out)
     same_as(whole, out)
+
+
+@needs_gpu
+def test_killed_on_a_gpu(tmp_path, monkeypatch):
+    """With deterministic algorithms the weights are the same bit for bit, as on a CPU."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which cuBLAS asks for
+    words = [*WORDS, "--device", "cuda", "--set=deterministic=true"]
+    ends = {}
+    for name, steps in {"whole": [None], "run": [7, 2, None]}.items():
+        for step in steps:
+            process = start(until, step, *words, "--out", str(tmp_path / name), log=tmp_path / f"{name}.log")
+            process.join()
+            ends.setdefault(name, []).append(process.exitcode)
+    assert ends == {"whole": [0], "run": [-signal.SIGKILL, -signal.SIGKILL, 0]}, (tmp_path / "run.log").read_text()
+    assert "continuing after 6 of 14 steps" in (tmp_path / "run.log").read_text()
+    same_as(tmp_path / "whole", tmp_path / "run")
+
+
+def until(steps: int | None, *words: str) -> None:
+    """The command, killed in its step number `steps`, counted from 0."""
+    taken, step = iter(range(STEPS)), loop.train_step
+
+    def next_step(*arguments, **settings):
+        if next(taken) == steps:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(*arguments, **settings)
+
+    loop.train_step = next_step
+    robattr(*words)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
@@ -12,12 +17,41 @@ CPU_BUDGET = 2**25  # about a core's cache: larger batches are slower on a CPU
 CUDA_SHARE = 0.15  # of the card's whole memory, so that equal cards cut equal batches; an H200 is slower with 0.4
 
 
-def rows_that_fit(model: nn.Module, x: Tensor, *, passes: int) -> int:
-    """How many examples, each seen at `passes` points at once, fit in memory; at least 1, alike on equal machines."""
+@dataclass
+class Division:
+    """By what `rows_that_fit` is divided, and the most rows that it found: 1 is not divided further."""
+
+    by: int
+    most: int = 1
+
+
+_division: ContextVar[Division | None] = ContextVar("division", default=None)
+
+
+@contextmanager
+def divided(by: int) -> Iterator[Division]:
+    """Let `rows_that_fit` find so many times fewer rows, because memory ran out."""
+    division = Division(by)
+    token = _division.set(division)
+    try:
+        yield division
+    finally:
+        _division.reset(token)
+
+
+def rows_that_fit(model: nn.Module, x: Tensor, *, passes: int, least: int = 1) -> int:
+    """How many examples, each seen at `passes` points at once, fit in memory: alike on equal machines.
+
+    At least `least`, as long as memory has not run out (`divided`); then at least 1.
+    """
     budget = CPU_BUDGET
     if x.is_cuda:
         budget = int(CUDA_SHARE * torch.cuda.get_device_properties(x.device).total_memory)
-    return max(1, budget // (passes * bytes_per_row(model, x)))
+    rows = max(least, budget // (passes * bytes_per_row(model, x)))
+    if division := _division.get():
+        rows = max(1, rows // division.by)
+        division.most = max(division.most, rows)
+    return rows
 
 
 def bytes_per_row(model: nn.Module, x: Tensor) -> int:

@@ -46,6 +46,7 @@ class Graphed:
                 for _ in range(2):
                     self._fn(*args)
             torch.cuda.current_stream().wait_stream(side)
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
-                self._outputs = self._fn(*args)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                outputs = self._fn(*args)
+            self._graph, self._outputs = graph, outputs  # a capture that fails leaves none

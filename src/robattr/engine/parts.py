@@ -9,14 +9,17 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from robattr.engine.batch_size import divided
+
 T = TypeVar("T")
 
 
 class Parts:
     """Call work(slice) for all of a batch; where memory runs out, again from its first example in twice as many parts.
 
-    `count`, the number of parts, stays for the next batch. The error is raised where a part is one example, or where
-    `divisible` says no: then the examples of a batch depend on each other. `release` gives memory back.
+    `count`, the number of parts, stays for the next batch; `rows_that_fit` is divided by it. The error is raised where
+    a part is one example and its passes one row, or where `divisible` says no: then the examples of a batch depend on
+    each other. `release` gives memory back.
     """
 
     def __init__(self, release: Callable[[], object] = lambda: None) -> None:
@@ -28,15 +31,33 @@ class Parts:
         while True:
             length = -(-size // self.count)
             try:
-                return [work(slice(at, min(at + length, size))) for at in range(0, size, length)]
-            except torch.OutOfMemoryError:
-                if length == 1 or not divisible():
+                with divided(self.count) as division:
+                    return [work(slice(at, min(at + length, size))) for at in range(0, size, length)]
+            except torch.OutOfMemoryError as error:
+                if length == 1 and division.most == 1:
                     raise
-            self.count = min(size, 2 * self.count)
-            self._release()
-            gc.collect()  # behind the except, whose frames hold what the failed attempt had made
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+                failed = error.with_traceback(None)  # its frames hold what the failed attempt had made
+            self._double()
+            if not divisible():
+                raise failed
+
+    def whole(self, work: Callable[[], T]) -> T:
+        """Call work(), which asks `rows_that_fit`; where memory runs out, again with half as many rows."""
+        while True:
+            try:
+                with divided(self.count) as division:
+                    return work()
+            except torch.OutOfMemoryError:
+                if division.most == 1:
+                    raise
+            self._double()  # behind the except, whose frames hold what the failed attempt had made
+
+    def _double(self) -> None:
+        self.count *= 2
+        self._release()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 def same_draws(rand: Callable[[Tensor], Tensor], size: int) -> Callable[[slice], Callable[[Tensor], Tensor]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ from robattr.formula.network import Bound, bind, second_order
 from robattr.formula.objective import Joint, Rho, Robust
 
 Named = dict[str, Tensor]
+T = TypeVar("T")
 MOST_FORMS = 16  # of the objective and the batch; an objective with a function that is made anew at every step has more
 
 
@@ -67,7 +68,7 @@ class Step:
         self.notes: list[str] = []
         self.seconds = 0.0
         self._plans: dict[Any, _Plan] = {}
-        self._parts = Parts(release=self._plans.clear)
+        self._parts = Parts(release=self._plans.clear)  # graphs hold memory
         self._checked = False
         self._differs: dict[tuple[bool, ...], bool] = {}  # by which parts are in train mode
 
@@ -80,7 +81,7 @@ class Step:
             self._checked = True
         if start is None and rho.change.terms:
             start = rho.within.start(x, rand)
-        draws, parameters, before = same_draws(rand, len(x)), list(self.model.parameters()), self._parts.count
+        draws, parameters = same_draws(rand, len(x)), list(self.model.parameters())
         held = [p.grad for p in parameters]
 
         def run(part: slice) -> Rho:
@@ -91,21 +92,27 @@ class Step:
             return self._run(rho, x[part], y[part], own, draws(part))
 
         try:
-            found = self._parts(run, len(x), divisible=lambda: not train_mode_differs(self.model, x[:2]))
+            found = self.in_parts(run, x)
         except BaseException:
             for p, was in zip(parameters, held, strict=True):
                 p.grad = was
             raise
         for p, was in zip(parameters, held, strict=True):
             p.grad = was if p.grad is None else p.grad if was is None else was.add_(p.grad)
-        if self._parts.count > before:
-            self.notes.append(f"the memory of the device is too small: a batch runs in {self._parts.count} parts")
         if len(found) == 1:
             return found[0]
         loss, penalty, worst = (
             torch.cat(each) for each in zip(*((r.loss, r.penalty, r.worst) for r in found), strict=True)
         )
         return replace(found[0], loss=loss, penalty=penalty, worst=worst)
+
+    def in_parts(self, work: Callable[[slice], T], x: Tensor) -> list[T]:
+        """The results of work(part) for the parts of the batch x: as many as the memory of the device asks for."""
+        before = self._parts.count
+        found = self._parts(work, len(x), divisible=lambda: not train_mode_differs(self.model, x[:2]))
+        if self._parts.count > before:
+            self.notes.append(f"the memory of the device is too small: a batch runs in {len(found)} parts")
+        return found
 
     def _run(self, rho: Robust | Joint, x: Tensor, y: Tensor, start: Tensor | None, rand: Rand) -> Rho:
         if not (self.compiled or (self.graph and x.is_cuda)):

@@ -104,7 +104,7 @@ def frames(attacks: Sequence[IFIA], x: Tensor, y: Tensor, records: Sequence[Reco
     parts, order = [], []
     for number, attack in enumerate(attacks):
         chosen = [b for b, record in enumerate(records) if record["attack"] == number]
-        size = max(SMALLEST_BATCH, rows_that_fit(attack.model, x, passes=attack.map.nodes))
+        size = rows_that_fit(attack.model, x, passes=attack.map.nodes, least=SMALLEST_BATCH)
         for first in range(0, len(chosen), size):
             at = chosen[first : first + size]
             rows = [(int(records[b]["id"]), int(records[b]["repeat"])) for b in at]

@@ -213,7 +213,10 @@ class _Job:
         known = [r for r in read(path) if r["id"] in set(self.ids)] if done else []
         check_same_predictions(path, known, self.model, self.examples_of)
         if with_map := [r for r in known if r.get("centre")][:PROBED]:
-            check_same_map(path, with_map[: self.size], self.model, self.map, self.examples_of)
+            self.parts(
+                lambda part: check_same_map(path, with_map[part], self.model, self.map, self.examples_of),
+                len(with_map[: self.size]),
+            )
 
     def finished(self, path: Path) -> bool:
         """Whether the summary on disk is that of exactly these records, so that it need not be written again."""
@@ -248,13 +251,16 @@ class _Job:
         pgd = prediction_attacks(self.protocol, self.model)[0]
         made["diagnostics"]["accuracy_under"] = accuracies(pgd, x, y, ids=ids)
         if scored := [r for r in records if r["kept"] is not None]:
-            x, y, _ = self.examples_of(scored[:COMPARED])
-            made["same_class_cosine"] = estimate(input_dependence(self.map, self.model, x, y).tolist())
+            compared = self.examples_of(scored[:COMPARED])[:2]
+            made["same_class_cosine"] = estimate(
+                self.parts.whole(lambda: input_dependence(self.map, self.model, *compared)).tolist()
+            )
             x, y, ids = self.examples_of(scored[:PROBED])
             attack = self.attacks(batch=PROBED if self.compiled else None)[0]
-            made["curves"]["score_vs_eps"] = score_against_eps(attack, x, y, ids=ids)
+            made["curves"]["score_vs_eps"] = self.parts.whole(lambda: score_against_eps(attack, x, y, ids=ids))
             if betas := [beta for a in self.protocol.attacks for beta in a.betas if beta < inf]:
-                near = twin_cosine(self.map.guide or self.map, self.model, x, y, beta=max(betas))
+                guide = self.map.guide or self.map
+                near = self.parts.whole(lambda: twin_cosine(guide, self.model, x, y, beta=max(betas)))
                 made["diagnostics"]["twin_cosine"] = float(near.median())
         made |= {"flags": flags(made), "alarms": alarms(made)}
         cuda = self.device.type == "cuda"
@@ -275,7 +281,7 @@ class _Job:
         shown = gallery.choose(records)
         if shown and self.x.dim() == 4:
             x, y, _ = self.examples_of(shown)
-            found = gallery.frames(self.attacks(), x, y, shown, protocol=self.protocol)
+            found = self.parts.whole(lambda: gallery.frames(self.attacks(), x, y, shown, protocol=self.protocol))
             write_atomically(gallery.path_for(path), found.file)
 
 

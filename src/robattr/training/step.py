@@ -71,14 +71,20 @@ def train_step(
     processes take the same decisions. Reading the metrics waits for a GPU: one process there reads them, and notices
     divergence, only where `read` or `measure` asks for it and every `READ_EVERY` steps; otherwise returns None.
     """
-    hits = correct(state.model, x, y) if measure else y.new_zeros(())
+    engine, hits = state.engine, y.new_zeros(())
+    if measure:
+        hits = torch.stack(engine.in_parts(lambda part: correct(state.model, x[part], y[part]), x)).sum()
     world.seed_layers(seed=run.seed, step=state.step)  # after measuring, which may draw random numbers
     state.optimizer.zero_grad()
     rho = backward(state, x, y, rand=world.rand(batch, seed=run.seed, step=state.step))
 
     parameters = [p for p in state.model.parameters() if p.requires_grad]
     cost = torch.zeros_like(rho.loss) if rho.cost is None else rho.cost
-    ig = size_of_ig(state.objective, state.model, x, rho.worst, y) if measure else torch.zeros_like(rho.loss)
+    ig = torch.zeros_like(rho.loss)
+    if measure:
+        ig = torch.cat(
+            engine.in_parts(lambda part: size_of_ig(state.objective, state.model, x[part], rho.worst[part], y[part]), x)
+        )
     parts = [
         rho.loss.sum(), rho.penalty.sum(), rho.value.sum(), cost.sum(), hits, ig.sum(), rho.loss.new_full((), stopping),
     ]  # fmt: skip
