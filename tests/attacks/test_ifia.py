@@ -402,7 +402,7 @@ def test_a_later_twin_starts_at_the_best_point_so_far(case) -> None:
     rows = [(b, 0) for b in range(len(x))]
     clean, label = attack.map_and_label(x, y)
     walk = list(attack.iterates(x, y, clean, label, start=attack.starts(x, rows), rows=rows))
-    assert [step.t for step in walk] == list(range(1, 9))
+    assert [int(step.t[0]) for step in walk] == list(range(1, 9))
     for b in range(len(x)):
         kept = [step for step in walk[:4] if step.kept[b]]
         best = min(kept, key=lambda step: float(step.scores["kendall"][b])) if kept else None
@@ -419,6 +419,37 @@ def test_scoring_fewer_iterates_scores_a_subset(case) -> None:
     assert third.history["kendall"].shape == (len(x), 3)  # iterates 3, 6 and the last
     assert (third.score >= every.score).all()
     assert set(third.iterate.tolist()) <= {0, 3, 6, 7}
+
+
+def test_of_a_window_the_iterate_with_the_lowest_coarse_score_is_scored(case) -> None:
+    net, x, y = case
+    fine, coarse = integrated_gradients(N), integrated_gradients(2)
+    attack = IFIA(net, EPS, ALPHA, 9, k=K, map=fine, restarts=2)
+    screened = replace(attack, map=replace(fine, coarse=coarse), window=3)
+    rows = [(b, 1) for b in range(len(x))]
+    clean, label = attack.map_and_label(x, y)
+    walk, short = (list(a.iterates(x, y, clean, label, start=a.starts(x, rows), rows=rows)) for a in (attack, screened))
+    assert len(short) == screened.scored == 3
+    before = coarse(net, x, y)
+    for window, found in zip((walk[:3], walk[3:6], walk[6:]), short, strict=True):
+        for b in range(len(x)):
+            rough = [
+                kendalltau(before[b].detach().numpy(), coarse(net, step.x, y)[b].detach().numpy()).statistic
+                if step.kept[b]
+                else inf
+                for step in window
+            ]
+            best = window[rough.index(min(rough))]
+            assert int(found.t[b]) == int(best.t[b])
+            assert torch.equal(found.x[b], best.x[b])
+            assert found.scores["kendall"][b] == best.scores["kendall"][b]
+    exact = attack(x, y)
+    assert (screened(x, y).score >= exact.score).all()
+    torch.testing.assert_close(screened(x, y).flips, exact.flips)
+    same = replace(attack, map=replace(fine, coarse=fine), window=3)(x, y)
+    assert torch.equal(same.score, exact.score)
+    assert torch.equal(same.iterate, exact.iterate)
+    assert torch.equal(replace(attack, window=3)(x, y).history["kendall"], exact.history["kendall"])
 
 
 def test_a_search_needs_no_gradient(case) -> None:
@@ -474,6 +505,7 @@ class Counting(torch.autograd.Function):
         {"beta": (2.0, inf), "keep": 0.1, "every": 3, "adaptive": True},
         {"kind": "random"},
         {"kind": "score"},
+        {"map": replace(integrated_gradients(3), coarse=simple_gradient()), "window": 3, "restarts": 2},
     ],
     ids=str,
 )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import robattr
 from audit_fixtures import Plain, bars
 from robattr.auditing import Plan, cost, wrap
+from robattr.evaluation import suite
 
 
 class Slow(nn.Module):
@@ -74,9 +75,12 @@ def test_memory_decides_the_chunk(monkeypatch) -> None:
     assert cost.chunk_that_fits(net, x, m=8, batch=4) == 1
 
 
-def test_the_time_of_an_audit_counts_the_budget() -> None:
-    paper, both = cost.audit_seconds(1.0, examples=10, bounds=(0.0, 1.0))
-    passes = cost.FORWARD * 10 * 50 * 100  # examples, steps, points
-    assert paper == 3 * passes
-    assert both == (3 + 3 * 3) * passes  # strict: at most three times the paper's
+def test_the_time_of_an_audit_counts_its_passes() -> None:
+    paper, both = cost.audit_seconds(4.0, examples=10, bounds=(0.0, 1.0))  # a second for each pass
+    screen, score = 2 * 10 + 1, 2 * 100 + 1
+    first = 3 * (50 * 4 * 10 + 51 * screen + 10 * score)  # three restarts of 50 iterations, windows of 5
+    assert paper == 10 * first
+    climb = 4 * 10 + 2  # with the term that keeps the prediction
+    several, one = 4 * (25 * climb + 7 * score), 25 * climb + 7 * score  # twins; every fourth iterate is scored
+    assert both == 10 * (2 * first + 10 * score + 2 * several + (suite.QUERIES + 1) * score + 2 * one)
     assert torch.cuda.is_available() or cost.memory(torch.device("cpu")) > 2**20

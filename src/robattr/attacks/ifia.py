@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from math import ceil, inf, nan
 
 import torch
@@ -47,6 +48,8 @@ class IFIA:
                       kind "score" is a random search without gradients, "random" draws random signs
     keep              weight of the term −keep·relu(margin), which turns the ascent back where the prediction flips
     every             score every so many iterates, and the last one of each ascent
+    window            if the map has a coarse version: of so many successive iterates score only the one whose coarse
+                      map has the lowest first measure; `every` does not count then
     source            the net that gives the gradients instead of `model` (a transfer attack)
     measures          scores of (clean, perturbed) maps, 1 = equal; the first one selects the iterate
     batch             compile the passes for batches of that many examples, and pad shorter ones; None runs eagerly
@@ -70,6 +73,7 @@ class IFIA:
     adaptive: bool = False
     keep: float = 0.0
     every: int = 1
+    window: int = 1
     aim: str | None = None
     target: Tensor | None = None
     source: nn.Module | None = None
@@ -105,7 +109,7 @@ class IFIA:
     @property
     def scored(self) -> int:
         """How many iterates of a restart are scored."""
-        return len(self.betas) * ceil(self.steps / self.every)
+        return len(self.betas) * ceil(self.steps / (self.window if self._screen else self.every))
 
     @property
     def cost(self) -> int:
@@ -114,8 +118,10 @@ class IFIA:
         A map of n nodes takes n forward and n backward passes, its gradient as many again, the label one.
         """
         gradient = 0 if self.kind in GRADIENT_FREE else 4 * self._guide.nodes + 2 * (self.keep > 0)
+        screen = (self.steps + 1) * (2 * self._screen.nodes + 1) if self._screen else 0  # the clean map too
         scored = self.scored + (self.kind == "score")  # a search scores its start
-        return self.restarts * (len(self.betas) * self.steps * gradient + scored * (2 * self.map.nodes + 1))
+        climb = len(self.betas) * (self.steps * gradient + screen)
+        return self.restarts * (climb + scored * (2 * self.map.nodes + 1))
 
     def can_shorten(self, x: Tensor) -> Tensor:
         """(B,) bool: whether the cheaper map of `shortened` is provably the same in the whole ball around x."""
@@ -138,14 +144,32 @@ class IFIA:
             last: list[Iterate] = []  # a search scores its trial itself
             grad = self._grad(x, y, clean, label, beta, last)
             ascent = self._ascent(warm=stage > 0)
-            for t, z in enumerate(ascent.iterates(grad, x, within, start=best, rand=rand), start=1):
-                if t % self.every and t < self.steps:
-                    continue
+            walk = ascent.iterates(grad, x, within, start=best, rand=rand)
+            for t, z, flips in self._shortlist(walk, x, y, label):
                 found = last[0] if last and last[0].x is z else score(z)
                 value = found.scores[self.aim or next(iter(found.scores))]
                 better = found.kept & (value < lowest)
                 best, lowest = where(better, z, best), torch.where(better, value.double(), lowest)
-                yield replace(found, t=stage * self.steps + t)
+                yield replace(found, t=stage * self.steps + t, flips=found.flips if flips is None else flips)
+
+    def _shortlist(
+        self, walk: Iterator[Tensor], x: Tensor, y: Tensor, label: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """(t, iterate to score, share of flips in its window; None where only the scored predictions are known)."""
+        if not self._screen:
+            for t, z in enumerate(walk, start=1):
+                if t % self.every == 0 or t == self.steps:
+                    yield torch.full_like(y, t), z, None
+            return
+        quick, measure = self._map_pass(self._screen), next(iter(self.measures.values()))
+        clean, done, each = quick(x, y)[0], 0, torch.arange(len(y), device=y.device)
+        while window := list(islice(walk, self.window)):
+            maps, logits = zip(*(quick(z, y) for z in window), strict=True)
+            flipped = torch.stack([answer.argmax(dim=1) != label for answer in logits])
+            scores = torch.stack([measure(clean, map) for map in maps]).masked_fill(flipped, inf).nan_to_num(inf)
+            lowest = scores.argmin(dim=0)
+            yield done + 1 + lowest, torch.stack(window)[lowest, each], flipped.double().mean(dim=0)
+            done += len(window)
 
     def _grad(
         self, x: Tensor, y: Tensor, clean: Tensor, label: Tensor, beta: float, last: list[Iterate]
@@ -164,18 +188,19 @@ class IFIA:
         r = x
         if isinstance(self.kind, str):
             r = loss_reference(self.kind, clean, partial(self._twin_map, x, y, beta), k=self.k, target=self.target)
-        gradient = self._passes(beta)[0]
+        gradient = self._gradient_pass(beta)
         return lambda z: gradient(z, y, r, label)
 
     def _scored(self, z: Tensor, *, y: Tensor, clean: Tensor, label: Tensor) -> Iterate:
-        map, logits = self._passes(inf)[1](z, y)
+        map, logits = self._map_pass(self.map)(z, y)
         scores = {name: measure(clean, map) for name, measure in self.measures.items()}
-        return Iterate(0, z, map, logits.argmax(dim=1) == label, scores)
+        kept = logits.argmax(dim=1) == label
+        return Iterate(torch.zeros_like(y), z, map, kept, scores, flips=(~kept).double())
 
     @torch.no_grad()
     def map_and_label(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The true net's maps and predicted classes at x."""
-        clean, logits = self._passes(inf)[1](x, y)
+        clean, logits = self._map_pass(self.map)(x, y)
         return clean, logits.argmax(dim=1)
 
     @torch.no_grad()
@@ -206,19 +231,24 @@ class IFIA:
             return APGD(self.steps, self.eps / 4 if warm else 2 * self.eps)
         return PGD(self.steps, self.alpha)
 
-    def _passes(self, beta: float) -> tuple[passes.AttackGradient, passes.MapAndLogits]:
-        """The gradient on the twin of sharpness β, and the scored map with the logits."""
+    @property
+    def _screen(self) -> AttributionMap | None:
+        return self.map.coarse if self.window > 1 else None
+
+    def _gradient_pass(self, beta: float) -> passes.AttackGradient:
+        """∇J on the twin of sharpness β."""
         source = self.source or self.model
         gradient = partial(
             passes.attack_gradient, source, self._guide,
             kind=self.kind, beta=beta, keep=self.keep, relative=self.relative,
         )  # fmt: skip
-        score = partial(passes.map_and_logits, self.model, self.map)
-        if self.batch is None:
-            return gradient(), score()
-        size = (self.batch, self.restarts)
-        key = (self._guide, self.kind, beta, self.relative, self.keep, *size)
-        return passes.compiled(source, key, gradient), passes.compiled(self.model, (self.map, *size), score)
+        key = (self._guide, self.kind, beta, self.relative, self.keep, self.batch, self.restarts)
+        return gradient() if self.batch is None else passes.compiled(source, key, gradient)
+
+    def _map_pass(self, map: AttributionMap) -> passes.MapAndLogits:
+        """A map of the true net with the logits."""
+        build = partial(passes.map_and_logits, self.model, map)
+        return build() if self.batch is None else passes.compiled(self.model, (map, self.batch, self.restarts), build)
 
     def _twin_map(self, x: Tensor, y: Tensor, beta: float) -> Tensor:
         source = self.source or self.model
@@ -238,14 +268,10 @@ class IFIA:
         worst = {name: torch.ones(R * B, dtype=torch.float64, device=x.device) for name in self.measures}
         history: dict[str, list[Tensor]] = {name: [] for name in self.measures}
         point, map, iterate = xs, clean, torch.zeros_like(ys)
-        kept, vanished, flips, scored = (
-            torch.zeros_like(ys).bool(),
-            torch.zeros_like(ys).bool(),
-            torch.zeros_like(ys),
-            0,
-        )
+        kept = vanished = torch.zeros_like(ys).bool()
+        flips, scored = torch.zeros_like(ys).double(), 0
         for step in self.iterates(xs, ys, clean, label, start=start, rows=rows):
-            kept, flips, scored = kept | step.kept, flips + ~step.kept, scored + 1
+            kept, flips, scored = kept | step.kept, flips + step.flips, scored + 1
             if scored == 1:
                 vanished = (step.x == start).flatten(1).all(dim=1)
             for name, score in step.scores.items():

@@ -50,7 +50,7 @@ class AttributionMap:
     smallest    the net must be constant from this fraction of x on: the first node of the rule; 0 if there is none
     guide       the map to differentiate in an attack, where this one is not differentiable
     slope       whether the attribution is a slope, as a gradient is, and not a contribution to the logit
-    coarse      a cheaper map close to this one, which attacks of the strict protocol differentiate
+    coarse      a cheaper map close to this one: evaluations differentiate it, and screen the iterates by it
     """
 
     name: str

@@ -14,13 +14,18 @@ Measure = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Iterate:
-    """Iteration t of the attack on all rows: the points, the true net's maps and scores there, kept predictions."""
+    """A scored iterate of every row: the points, the true net's maps and scores there, kept predictions.
 
-    t: int
+    t       (rows,) iterations, counted from 1
+    flips   (rows,) share of the iterates since the last scored ones that changed the prediction
+    """
+
+    t: Tensor
     x: Tensor
     map: Tensor
     kept: Tensor
     scores: dict[str, Tensor]
+    flips: Tensor
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class AttackResult:
     score     the lowest first measure over prediction-keeping iterates; perturbed, map, iterate, restart belong to it
     worst     for every measure its own lowest value over all prediction-keeping iterates
     history   (B, scored iterates) of every measure: its lowest value so far
-    flips     share of scored iterates that changed the prediction
+    flips     share of the iterates that changed the prediction, of those whose prediction was looked at
     vanished  share of restarts whose first gradient was zero, so that the first step did not move
 
     Where no iterate lowered the score: `perturbed` is x, score 1, iterate 0. Where the clean map is constant or not

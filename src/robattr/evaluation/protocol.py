@@ -51,6 +51,8 @@ class Protocol:
     N                     points of the IG map
     repeats               restarts of the attack, the lowest Kendall counts: the first from x, the others one random
                           step away
+    window                where the map has a coarse version: that one gives the directions, and of so many iterates the
+                          one with the lowest coarse score is scored by the map itself; 1: the reference's attack
     pgd_alpha, pgd_steps  the prediction attack behind Adv Acc
     keep                  strict only: weight of the term that keeps the prediction
     attacks               strict only: the attacks after the paper's, in order of rounds
@@ -77,6 +79,7 @@ class Protocol:
     tolerance: float = 0.0
     version: int = 1
     seed: int = 0
+    window: int = 5
 
     @property
     def strict(self) -> bool:
@@ -102,8 +105,12 @@ class Protocol:
         return replace(self, name=f"{self.name}@{steps}steps", steps=steps)
 
     def settings(self) -> dict[str, Any]:
-        """The settings as JSON values. The paper's have the keys of version 1, so that its records stay comparable."""
+        """The settings as JSON values, of the paper's protocol with the keys of version 1: its records stay comparable.
+
+        Without `window`, which changes the cost of the attack and not what it is.
+        """
         plain = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        del plain["window"]
         if not self.strict:
             for key in ("attacks", "budget", "tolerance", "version"):
                 del plain[key]

@@ -240,12 +240,19 @@ class _Job:
             "weights": digest_of_weights(self.model),
             "source": None if self.source is None else digest_of_weights(self.source),
             "precision": in_use(self.device),
+            **self._coarse,
         }
+
+    @property
+    def _coarse(self) -> dict[str, int]:
+        """How the attack saves passes; empty for the reference's attack."""
+        coarse, window = self.map.coarse, self.protocol.window
+        return {} if coarse is None or window == 1 else {"direction_nodes": coarse.nodes, "window": window}
 
     def summary(
         self, records: list[Record], metadata: Mapping[str, Any] | None, began: float, *, earlier: int = 0
     ) -> dict[str, Any]:
-        known = {"map": self.map.name, "precision": in_use(self.device), **(metadata or {})}
+        known = {"map": self.map.name, "precision": in_use(self.device), **self._coarse, **(metadata or {})}
         made = {**summarise(records, self.protocol), **known}
         x, y, ids = self.examples_of([r for r in records if r["correct"]][:PROBED])
         pgd = prediction_attacks(self.protocol, self.model)[0]

@@ -71,9 +71,10 @@ def attribution_attacks(
     """The attacks behind the attribution columns; with `batch`, compiled for that many examples.
 
     The paper's attack is the first in both protocols, with the same starts. So the candidates of `strict` include those
-    of `paper`, and its scores cannot be higher. The others of `strict` differentiate the map's coarse version.
+    of `paper`, and its scores cannot be higher. All differentiate the map's coarse version; scores are of the map.
     """
     p = protocol
+    guided = replace(map, guide=map.guide or map.coarse)
     scores = measures(p, images=images)
     base = IFIA(
         model,
@@ -82,15 +83,25 @@ def attribution_attacks(
         p.steps,
         k=p.k,
         restarts=p.repeats,
-        map=map,
+        map=guided if p.window > 1 else map,
         bounds=p.bounds,
+        window=p.window,
         source=source,
         measures=scores if p.strict else {name: scores[name] for name in ("kendall", "topk")},
         seed=p.seed,
         batch=batch,
     )
-    guided = replace(map, guide=map.guide or map.coarse)
-    harder = replace(base, map=guided, k=p.eval_k, restarts=1, start="ball", adaptive=True, relative=True, keep=p.keep)
+    harder = replace(
+        base,
+        map=guided,
+        k=p.eval_k,
+        restarts=1,
+        start="ball",
+        adaptive=True,
+        relative=True,
+        keep=p.keep,
+        window=1,
+    )
     return [base, *(_attack(harder, a, i) for i, a in enumerate(schedule(p, images=images), start=1))]
 
 
@@ -168,7 +179,8 @@ def worst_case(
     control = noise_control(p, paper.model, paper.map)
     predictions = prediction_attacks(p, paper.source or paper.model)
     spent = _cost(paper, short) + sum(attack.cost for attack in predictions)
-    limit = p.budget * (_cost(paper, short) + predictions[0].cost + _cost(control, short))
+    reference = replace(paper, map=replace(paper.map, guide=None), window=1)
+    limit = p.budget * (_cost(reference, short) + predictions[0].cost + _cost(control, short))
     active, settled, falling = torch.ones_like(short), torch.zeros_like(short), torch.zeros_like(base.score)
     noise = control(x, y, ids=ids, clean=clean) if not p.strict else None
     planned = list(zip(schedule(p, images=images), range(1, len(attacks)), strict=True))
@@ -215,7 +227,7 @@ class _State:
         self.map, self.kept, self.iterate = base.map.clone(), base.kept.clone(), base.iterate.clone()
         self.restart, self.attack = base.restart.clone(), torch.zeros_like(base.restart)
         self.points = curve_points(protocol.steps)
-        self.curves = {name: base.history[name][:, [t - 1 for t in self.points]].clone() for name in COMPARED}
+        self.curves = {key: self._curve(base, key) for key in COMPARED}
         self.each = {"paper": self._compared_of(base)}
 
     def add(self, name: str, number: int, found: AttackResult, at: Tensor) -> None:
@@ -224,8 +236,7 @@ class _State:
         for key, values in found.worst.items():
             self.worst[key][at] = torch.minimum(self.worst[key][at], values)
         for key in COMPARED:
-            column = spread(self.points, found.history[key].shape[1])
-            self.curves[key][at] = torch.minimum(self.curves[key][at], found.history[key][:, column])
+            self.curves[key][at] = torch.minimum(self.curves[key][at], self._curve(found, key))
         self.kept[at] |= found.kept
         chosen = at[lower]
         self.map[chosen], self.iterate[chosen] = found.map[lower], found.iterate[lower]
@@ -234,6 +245,10 @@ class _State:
         for key, values in self._compared_of(found).items():
             empty[key][at] = values
         self.each[name] = empty
+
+    def _curve(self, found: AttackResult, key: str) -> Tensor:
+        history = found.history[key]
+        return history[:, spread(self.points, history.shape[1])]
 
     @staticmethod
     def _compared_of(found: AttackResult) -> dict[str, Tensor]:
