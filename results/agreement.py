@@ -1,4 +1,4 @@
-"""The `paper` protocol against the reference's attack: `python -m results.agreement RUN…` writes results/agreement.json.
+"""`paper` against the attack of the reference: `python -m results.agreement RUN…` writes results/agreement.json.
 
 The reference differentiates all N nodes of the map and scores every iterate by it. `paper` differentiates the map's
 coarse version and scores one iterate of each window (`Protocol.window`). Both attack the same validation images from
@@ -19,8 +19,8 @@ import torch
 
 from robattr._version import __version__
 from robattr.attacks.maps import integrated_gradients, saliency
-from robattr.engine.precision import precision
 from robattr.engine.files import write_atomically
+from robattr.engine.precision import precision
 from robattr.evaluation.protocol import for_dataset
 from robattr.evaluation.suite import attribution_attacks
 from robattr.formula.network import second_order
