@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from robattr.data.augmentation import draw, sources, truncate, warp
 from robattr.data.dataset import Dataset
+from robattr.engine.cuda_graph import Graphed
 from robattr.engine.seeds import generator
 from robattr.errors import InvalidInput
 
@@ -55,7 +54,7 @@ class Batches:
         self._epoch_order: tuple[int, Tensor] | None = None
         if dataset.per_class:
             self._prepare_balance(dataset)
-        self._balanced = Replayed(self._balance)
+        self._balanced = Graphed(self._balance)
         self._length = len(dataset.classes) * dataset.per_class or len(self._train)
         self.size = min(size, self._length)
 
@@ -76,7 +75,7 @@ class Batches:
         side = self._train.images.shape[-1]
         maps = sources(draw(len(chosen), side, generator(self._seed, AUGMENTATION, step)), side)
         x, y = self._balanced(chosen, self._to_device(maps), *flips)
-        return x, y
+        return x.clone(), y.clone()  # not the graph's own memory, which the next call changes
 
     def _flips(self, step: int) -> Tensor:
         """Which examples of a step's batch are flipped: (size,) bool."""
@@ -130,40 +129,3 @@ def _flipped(images: Tensor, *flips: Tensor) -> Tensor:
     for flip in flips:
         images = torch.where(flip.view(-1, 1, 1, 1), images.flip(-1), images)
     return images
-
-
-class Replayed:
-    """A function of tensors, recorded as a CUDA graph at its first call on a GPU and replayed afterwards.
-
-    One launch instead of hundreds. Its host code must not depend on values, and all calls must have the same shapes.
-    """
-
-    def __init__(self, function: Callable[..., tuple[Tensor, ...]]) -> None:
-        self._function = function
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._inputs: tuple[Tensor, ...] = ()
-        self._outputs: tuple[Tensor, ...] = ()
-
-    def __call__(self, first: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        inputs = (first, *rest)
-        if not first.is_cuda:
-            return self._function(*inputs)
-        if self._graph is None:
-            self._record(inputs, first.device)
-            assert self._graph is not None
-        for place, value in zip(self._inputs, inputs, strict=True):
-            place.copy_(value, non_blocking=True)
-        self._graph.replay()
-        return tuple(output.clone() for output in self._outputs)
-
-    def _record(self, inputs: tuple[Tensor, ...], device: torch.device) -> None:
-        self._inputs = tuple(value.to(device).clone() for value in inputs)
-        with torch.cuda.device(device):
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):  # warm-up: libraries initialise at first use
-                self._function(*self._inputs)
-            torch.cuda.current_stream().wait_stream(side)
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
-                self._outputs = self._function(*self._inputs)

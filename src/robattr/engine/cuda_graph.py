@@ -31,7 +31,8 @@ class Graphed:
             return self._fn(*args)
         if self._graph is None:
             self._inputs = [t.clone() for t in leaves]
-            self._capture(*pytree.tree_unflatten(self._inputs, spec))
+            with tuned(), torch.cuda.device(leaves[0].device):
+                self._capture(*pytree.tree_unflatten(self._inputs, spec))
         assert self._graph is not None
         for place, value in zip(self._inputs, leaves, strict=True):
             place.copy_(value)
@@ -39,14 +40,13 @@ class Graphed:
         return self._outputs
 
     def _capture(self, *args: Any) -> None:
-        with tuned():
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):  # compilation and autotuning happen here, outside the capture
-                for _ in range(2):
-                    self._fn(*args)
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                outputs = self._fn(*args)
-            self._graph, self._outputs = graph, outputs  # a capture that fails leaves none
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # compilation and autotuning happen here, outside the capture
+            for _ in range(2):
+                self._fn(*args)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outputs = self._fn(*args)
+        self._graph, self._outputs = graph, outputs  # a capture that fails leaves none
