@@ -10,6 +10,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 FORKS = get_context("forkserver")
 FORKS.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.run", "robattr.cli", "robattr.training"])
@@ -33,6 +34,15 @@ def _call(
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     function(*arguments)
+
+
+def torchrun(function: Callable[..., object], *arguments: object) -> None:
+    """`torchrun --standalone --nproc-per-node=2 --max-restarts=1`, whose two workers are forks that call `function`."""
+    config = LaunchConfig(
+        1, 1, 2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", run_id=str(os.getpid()), max_restarts=1,
+        start_method="fork",
+    )  # fmt: skip
+    elastic_launch(config, function)(*arguments)
 
 
 def robattr(*words: str) -> None:

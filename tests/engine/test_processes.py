@@ -13,10 +13,9 @@ from typing import get_args
 
 import pytest
 import torch
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from typer.testing import CliRunner
 
-from forked import robattr, start
+from forked import robattr, start, torchrun
 from memory_fixtures import needs_gpu
 from robattr import load_model
 from robattr.cli import app
@@ -29,10 +28,6 @@ from robattr.training.config import TrainConfig
 from robattr.training.loop import train
 from robattr.training.methods import Method
 from train_fixtures import QUICK, lines, tiny_data, tiny_net, weights
-
-HERE = Path(__file__).parents[1]
-PATHS = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(PATHS)}
 
 # The batch of 9 does not divide by two: one process takes 4 examples, the other 5.
 BASE = replace(QUICK, batch=9, steps=3, lr=1e-3, weight=0.3, budget=0.05, checkpoint_every=100, clip=5.0)
@@ -106,20 +101,19 @@ def threads() -> int:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("pair")
-    launch(2, str(folder))
+    launcher = start(torchrun, work, folder, log=folder / "log")
+    launcher.join(timeout=600)
+    assert launcher.exitcode == 0, (folder / "log").read_text()[-4000:]
     return folder
-
-
-def launch(processes: int, *words: str) -> None:
-    """This file under torchrun."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    done = subprocess.run([*torchrun, __file__, *words], env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-4000:]
 
 
 @needs_gpu
 def test_one_process_on_nccl_makes_the_weights_of_one_without_a_group(tmp_path):
-    launch(1, str(tmp_path), "cuda")
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", __file__]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    done = subprocess.run([*command, tmp_path, "cuda"], env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
     found, backend = torch.load(tmp_path / "weights.pt")
     assert backend == "nccl"
     model = tiny_net()
@@ -169,15 +163,6 @@ def test_a_worker_leaves_no_thread_that_could_wake_while_python_ends(pair):
         assert after <= before
 
 
-def torchrun(*words: str) -> None:
-    """`torchrun --standalone --nproc-per-node=2 --max-restarts=1 -m robattr WORDS`, its workers forked."""
-    config = LaunchConfig(
-        1, 1, 2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", run_id=str(os.getpid()), max_restarts=1,
-        start_method="fork",
-    )  # fmt: skip
-    elastic_launch(config, robattr)(*words)
-
-
 def words(out: Path, *settings: str) -> list[str]:
     given = ("batch=8", "log_every=1", "validate_every=0", *settings)
     return ["train", "fashion-mini/natural", "--device=cpu", "--out", str(out), *(f"--set={word}" for word in given)]
@@ -185,7 +170,7 @@ def words(out: Path, *settings: str) -> list[str]:
 
 def test_a_killed_worker_is_restarted_and_resumes(tmp_path):
     out, log, settings = tmp_path / "run", tmp_path / "log", ("steps=40", "checkpoint_every=5", "schedule=constant")
-    launcher = start(torchrun, *words(out, *settings), log=log)
+    launcher = start(torchrun, robattr, *words(out, *settings), log=log)
     while not any((out / "checkpoints").glob("step-00000001*.pt")):
         assert launcher.is_alive(), log.read_text()
         time.sleep(0.02)
@@ -201,7 +186,7 @@ def test_a_killed_worker_is_restarted_and_resumes(tmp_path):
 
 def test_processes_stop_together_when_asked(tmp_path):
     out, log = tmp_path / "run", tmp_path / "log"
-    launcher = start(torchrun, *words(out, "steps=5000"), log=log)
+    launcher = start(torchrun, robattr, *words(out, "steps=5000"), log=log)
     while not ((out / "metrics.jsonl").exists() and (out / "metrics.jsonl").read_text()):
         assert launcher.is_alive(), log.read_text()
         time.sleep(0.02)
@@ -218,4 +203,4 @@ def children(parent: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    alone(Path(sys.argv[1]), sys.argv[2]) if len(sys.argv) > 2 else work(Path(sys.argv[1]))
+    alone(Path(sys.argv[1]), sys.argv[2])

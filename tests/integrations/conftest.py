@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
+
+from forked import start, torchrun
 
 
 @pytest.fixture(autouse=True)
@@ -24,18 +27,30 @@ def leave_nothing() -> Iterator[None]:
         torch.distributed.destroy_process_group()
 
 
-@pytest.fixture
-def on_two_processes(tmp_path) -> Callable[[str], Path]:
-    """Run a test file as a script on two processes of torchrun, and return the folder that it was given."""
+@pytest.fixture(scope="session")
+def two_processes(tmp_path_factory) -> Path:
+    """A folder in which `on_two` of every file has run, in a folder of its own, on two processes."""
+    folder = tmp_path_factory.mktemp("two")
+    launcher = start(on_two_processes, folder, log=folder / "log")
+    launcher.join(timeout=300)
+    assert launcher.exitcode == 0, (folder / "log").read_text()[-4000:]
+    return folder
 
-    def run(file: str) -> Path:
-        paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""}
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        done = subprocess.run(
-            [*command, file, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-        return tmp_path
 
-    return run
+def on_two_processes(folder: Path) -> None:
+    """Import the files once, and fork: their libraries take longer to import than to train."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    modules = []
+    for name in ("test_wrapped", "test_huggingface", "test_lightning"):
+        with suppress(pytest.skip.Exception):  # its library is not installed
+            modules.append(import_module(f"integrations.{name}"))
+            (folder / name).mkdir()
+    torchrun(work, modules, folder)
+
+
+def work(modules: list[ModuleType], folder: Path) -> None:
+    """What each of the two processes does, in one process group, which the libraries find."""
+    torch.distributed.init_process_group("gloo")
+    for module in modules:
+        module.on_two(folder / module.__name__.split(".")[-1])
+    torch.distributed.destroy_process_group()

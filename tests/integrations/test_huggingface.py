@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -179,8 +178,8 @@ def on_two(folder: Path) -> None:
     torch.save(weights(image), folder / f"trainer {accelerator.process_index}.pt")
 
 
-def test_two_processes_train_as_one(on_two_processes, tmp_path):
-    folder = on_two_processes(__file__)
+def test_two_processes_train_as_one(two_processes, tmp_path):
+    folder = two_processes / "test_huggingface"
     net = tiny_net().double()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     x = torch.linspace(0, 1, 8 * 36).reshape(8, 1, 6, 6).double()
@@ -200,7 +199,3 @@ def test_two_processes_train_as_one(on_two_processes, tmp_path):
 def test_a_batch_without_labels_or_inputs_is_refused(batch, said):
     with pytest.raises(InvalidInput, match=said):
         split(vit(), batch)
-
-
-if __name__ == "__main__":
-    on_two(Path(sys.argv[1]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from copy import deepcopy
 from pathlib import Path
 
@@ -97,9 +96,9 @@ def on_two(folder: Path) -> None:
     torch.save(weights(net), folder / f"{trainer.global_rank}.pt")
 
 
-def test_two_processes_train_as_one(on_two_processes):
+def test_two_processes_train_as_one(two_processes):
     """In an order that Lightning shuffles: sums in another order differ by units of rounding."""
-    folder, expected = on_two_processes(__file__), by_hand(tiny_net(), batch=12)
+    folder, expected = two_processes / "test_lightning", by_hand(tiny_net(), batch=12)
     first, second = (torch.load(folder / f"{rank}.pt") for rank in (0, 1))
     assert torch.equal(first, second)
     assert float((first - expected).norm() / expected.norm()) < 1e-6
@@ -131,7 +130,3 @@ def test_the_monitor_logs_what_the_metric_says(tmp_path):
     scores = AttributionRobustness(eps=0.05, steps=2)(model=net, x_batch=x, y_batch=y)
     assert float(trainer.logged_metrics["attribution_kendall"]) == pytest.approx(float(torch.tensor(scores).nanmean()))
     assert all(p.requires_grad for p in net.parameters())
-
-
-if __name__ == "__main__":
-    on_two(Path(sys.argv[1]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -58,7 +57,6 @@ def gradient(model: nn.Module) -> Tensor:
 
 def on_two(folder: Path) -> None:
     """What each of the two processes does."""
-    torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
     x, y = (part[4 * rank : 4 * rank + 4] for part in batch())
     for name, rho in CASES.items():
@@ -67,12 +65,11 @@ def on_two(folder: Path) -> None:
             model.zero_grad()
             rho_of(Fixed(rho), model, x, y).value.mean().backward()
         torch.save(gradient(model), folder / f"{name} {rank}.pt")
-    torch.distributed.destroy_process_group()
 
 
-def test_two_processes_have_the_gradient_of_one(on_two_processes):
+def test_two_processes_have_the_gradient_of_one(two_processes):
     """In float64, so that 1e-10 is far above rounding and far below one missing or doubled term."""
-    folder = on_two_processes(__file__)
+    folder = two_processes / "test_wrapped"
     x, y = batch()
     for name, rho in CASES.items():
         model = tiny_net().double()
@@ -124,7 +121,3 @@ def test_a_view_makes_logits_of_another_output():
     model, (x, y) = Named().double(), batch()
     found = rho_of(Fixed(ig_norm()), model, x, y, view=lambda bare: lambda z: bare(pixels=z)["logits"])
     torch.testing.assert_close(found.penalty, Fixed(ig_norm())(model.net, x, y).penalty, rtol=1e-10, atol=0)
-
-
-if __name__ == "__main__":
-    on_two(Path(sys.argv[1]))
