@@ -46,7 +46,13 @@ def test_other_values_are_named_by_their_place(value: object, says: str) -> None
 
 
 def test_deep_and_odd_texts_are_value_errors() -> None:
-    for parse, text in ((parse_json, "[" * 100_000), (parse_toml, "a = " + "[" * 100_000), (parse_json, "9" * 5000)):
+    for parse, text in (
+        (parse_json, "[" * 100_000),
+        (parse_toml, "a = " + "[" * 100_000),
+        (parse_json, "9" * 5000),
+        (parse_toml, "a" + ".a" * 30_000 + " = 1"),
+        (parse_toml, "[a" + ".a" * 30_000 + "]"),
+    ):
         with pytest.raises(ValueError):  # noqa: PT011
             parse(text)
     assert parse_json("[NaN, -Infinity, 1]") == [None, None, 1]

@@ -97,6 +97,11 @@ def test_quantised_models_are_refused() -> None:
         wrap(nn.Sequential(nn.Linear(6, 6), Linear(6, 3)))
 
 
+def test_models_without_weights_are_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="got one on the meta device"):
+        wrap(Plain().to("meta"), device="cpu")
+
+
 def test_freezing_is_exact_and_checked(plain: nn.Module) -> None:
     made, _ = wrap(plain, copy=True)
     made.freeze(batch_norm="frozen", layers=["head"])

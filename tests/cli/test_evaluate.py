@@ -6,6 +6,7 @@ import json
 import resource
 import shutil
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ from typer.testing import CliRunner
 from robattr import data
 from robattr.cli import app
 from robattr.cli import evaluate as command
-from robattr.errors import CheckpointError, InvalidInput
+from robattr.data import catalog, from_tensors
+from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel
 from robattr.evaluation import Protocol
 from robattr.models import save_model, small_cnn
 from robattr.training.config import TrainConfig
@@ -196,6 +198,15 @@ def test_mistakes_are_explained(runs, words, says: str) -> None:
     refused = invoke("evaluate", runs[0], "--examples", 4, "--device", "cpu", *words)
     assert isinstance(refused.exception, InvalidInput)
     assert says in str(refused.exception)
+
+
+def test_images_of_other_channels_are_refused(runs, monkeypatch) -> None:
+    images = from_tensors(torch.rand(12, 3, 32, 32), torch.arange(12) % 3, test=0.5, name="gtsrb")
+    monkeypatch.setitem(catalog.DATASETS, "gtsrb", replace(data.info("gtsrb"), read=lambda folder: images))
+    refused = invoke("evaluate", runs[0], "--dataset", "gtsrb", "--device", "cpu")
+    assert isinstance(refused.exception, UnsupportedModel)
+    assert "examples of shape (3, 32, 32)" in str(refused.exception)
+    assert "give them the size and channels it was made for" in str(refused.exception)
 
 
 def test_a_model_file_needs_its_dataset(runs, tmp_path: Path) -> None:

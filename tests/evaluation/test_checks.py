@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from evaluation_fixtures import IG, TOY
 from robattr.engine import precision
@@ -74,6 +75,18 @@ def test_what_the_model_raises_is_kept_as_the_cause() -> None:
         require(probe(nn.Linear(5, 3)))
     assert isinstance(refusal.value.__cause__, RuntimeError)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing_is_named(case, reentrant: bool) -> None:
+    class Checkpointed(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(super().forward, x, use_reentrant=reentrant)
+
+    net, x, y = case
+    with pytest.raises(UnsupportedModel, match=r"without a second derivative .*, activation checkpointing"):
+        check(Checkpointed(*net), x, y, list(range(len(x))), TOY)
 
 
 def test_a_network_without_second_derivatives_may_be_the_target_of_a_transfer_attack() -> None:

@@ -155,6 +155,10 @@ def wrap(
             )
     place = None if device is None else torch.device(device)
     tensors = [*module.parameters(), *(b for b in module.buffers() if b.is_floating_point())]
+    if any(t.is_meta for t in tensors):
+        raise UnsupportedModel(
+            "expected a model with weights, got one on the meta device: use .to_empty() and load them"
+        )
     kinds = {t.dtype for t in tensors if t.dtype != torch.float32 and t.is_floating_point()}
     synced = sum(isinstance(part, nn.SyncBatchNorm) for part in module.modules())
     moves = place is not None and any(t.device != place for t in tensors)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from robattr.attacks.maps import AttributionMap
-from robattr.errors import InvalidInput, UnsupportedModel
+from robattr.errors import InvalidInput, RobattrError, UnsupportedModel
 from robattr.evaluation.protocol import Protocol
 from robattr.formula.answers import ANSWERS, FEW, Checks, Finding, reason, returns_logits, run
 from robattr.formula.answers import Check as Check
@@ -79,12 +79,12 @@ def labels(p: ModelProbe) -> Finding | None:
 
 def derivatives(p: ModelProbe) -> Finding:
     """Whether the logit has a gradient in x, and ‖IG(x, x')‖₁ has finite gradients in x' and in the parameters."""
-    with second_order(p.model):
-        net = bind(p.model).detach()
-        first, _ = grad_and_value(lambda z: logit(net, z, p.targets[:FEW]))(p.x[:FEW])
     try:
+        with second_order(p.model):
+            net = bind(p.model).detach()
+            first, _ = grad_and_value(lambda z: logit(net, z, p.targets[:FEW]))(p.x[:FEW])
         second, parameters = _second_derivatives(p.model, p.x[:1], p.targets[:1], p.bounds)
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, RobattrError):
         raise
     except Exception as cause:  # a layer of the user's may raise anything
         raise UnsupportedModel(

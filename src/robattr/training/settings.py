@@ -122,7 +122,7 @@ def _read(kind: Any, text: str) -> Any:
     if kind is bool:
         return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(text.lower(), text)
     if kind in (int, float):
-        if kind is int and text.removeprefix("-").isdecimal() and len(text) < 20:
+        if kind is int and text.removeprefix("-").isdecimal() and len(text) < 100:
             return int(text)  # exactly
         try:  # also reads 8/255, 1_000 and 1e5
             value = number(text)
