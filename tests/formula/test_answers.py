@@ -96,12 +96,13 @@ def test_a_model_is_asked_once_and_the_random_generator_keeps_its_state() -> Non
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
-def test_activation_checkpointing_is_refused_where_it_has_no_gradient() -> None:
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing_is_refused_where_it_has_no_gradient(reentrant: bool) -> None:
     class Checkpointed(Net):
         def forward(self, v: Tensor) -> Tensor:
-            return checkpoint(super().forward, v, use_reentrant=True)
+            return checkpoint(super().forward, v, use_reentrant=reentrant)
 
-    with pytest.raises(UnsupportedModel, match="use_reentrant=False"):
+    with pytest.raises(UnsupportedModel, match="switch activation checkpointing off"):
         MADRY(Checkpointed(), x(), Y)
 
 

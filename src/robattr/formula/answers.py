@@ -154,7 +154,7 @@ def differentiable(p: ModelProbe) -> Finding:
         except RuntimeError as cause:
             raise UnsupportedModel(
                 f"expected a model with gradients in its input, got one without ({reason(cause)}): replace that layer; "
-                "activation checkpointing needs use_reentrant=False"
+                "switch activation checkpointing off, and save memory by the chunk of IG"
             ) from cause
     return "ok", "the outputs have a gradient in the input", ""
 
