@@ -27,12 +27,13 @@ FURTHER = ("foreground_topk", "foreground_kendall", "ceiling", "noise_topk", "no
 
 NUMBER, COUNT = (float, None), (int, None)
 COLUMN = {"value?": NUMBER, "low?": NUMBER, "high?": NUMBER, "n?": COUNT}
-SETTINGS = {"eps?": NUMBER, "steps?": COUNT, "k?": COUNT, "eval_k?": COUNT, "repeats?": COUNT, "sweep?": list}
+SETTINGS = {"eps?": NUMBER, "steps?": COUNT, "k?": int, "eval_k?": int, "repeats?": COUNT, "sweep?": list}
 FORM = {
     "protocol?": str, "map?": str, "dataset?": (str, None), "examples": int, "correct?": int, "excluded?": int,
     "settings?": SETTINGS, "columns?": {str: COLUMN}, "never_kept?": NUMBER, "diagnostics?": dict,
-    "curves?": {str: {str: [NUMBER]}}, "alarms?": ([str], None), "classes?": ([str], None), "ids?": [int],
-    "command?": (str, None), "versions?": {str: (str, None)}, "seconds?": NUMBER, "earlier?": COUNT,
+    "curves?": {str: {str: [NUMBER]}}, "same_class_cosine?": (COLUMN, None), "alarms?": ([str], None),
+    "classes?": ([str], None), "ids?": [int], "command?": (str, None), "versions?": {str: (str, None)},
+    "seconds?": NUMBER, "earlier?": COUNT, "seed?": COUNT,
 }  # fmt: skip
 """The form of a summary; older ones lack some of the keys."""
 
