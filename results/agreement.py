@@ -44,7 +44,7 @@ def measure(run: str, device: torch.device, *, examples: int = EXAMPLES) -> dict
         x, y, names = x[right], y[right], ids[right.cpu()].tolist()
         map = integrated_gradients(p.N)
         clean = saliency(map, model, x, y)
-        found = {}
+        found: dict[str, dict[str, Any]] = {}
         for name, window in (("reference", 1), ("paper", p.window)):
             batch = None if device.type == "cpu" else len(x)
             attack = attribution_attacks(replace(p, window=window), model, map, images=True, batch=batch)[0]
