@@ -90,11 +90,11 @@ def test_a_terminal_has_a_bar_and_lines_above_it(monkeypatch, capsys) -> None:
         assert ("loss 0.5" in said) == (columns == "100")
 
 
-def test_several_parts_are_estimated_together(clock: Clock, capsys) -> None:
+def test_parts_are_estimated_when_they_begin(clock: Clock, capsys) -> None:
     with Watching() as watch:
-        watch.expect({"paper ig": 120.0, "strict ig": 300.0}, "cpu")
-        assert capsys.readouterr().err == "about 7.0 min on cpu: paper ig 2.0 min, strict ig 5.0 min\n"
         watch("paper ig", 0, 10)
+        watch.expect("paper ig", 120.0)
+        assert capsys.readouterr().err == "paper ig: about 2.0 min for 10 examples\n"
         clock.now = 5.0
         watch("paper ig", 10, 10)
         watch("strict ig", 10, 10)
@@ -106,7 +106,8 @@ def test_several_parts_are_estimated_together(clock: Clock, capsys) -> None:
         "certify ig: all 990 noisy copies were done before (--fresh begins anew)",
     ]
     with Watching() as watch:
-        watch.expect({"paper ig": 2.0}, "cpu")
+        watch("paper ig", 0, 10)
+        watch.expect("paper ig", 2.0)
     assert capsys.readouterr().err == "", "a short task needs no estimate"
 
 
@@ -125,7 +126,7 @@ def test_an_interrupt_says_how_to_go_on(capsys) -> None:
 
 def test_another_process_than_the_leader_is_silent(capsys) -> None:
     with Watching(shown=False) as watch:
-        watch.expect({"paper ig": 1e4}, "cpu")
         watch("paper ig", 4, 10)
+        watch.expect("paper ig", 1e4)
         watch("paper ig", 10, 10)
     assert capsys.readouterr().err == ""

@@ -9,6 +9,8 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from robattr._text import duration, printable
@@ -34,7 +36,7 @@ class Progress:
     def __init__(self, title: str, unit: str, *, shown: bool = True) -> None:
         self.title, self.unit, self._shown = title, unit, shown
         self.seconds: float | None = None
-        """An estimate of the whole, used until the first speed is known."""
+        """An estimate, used until the first speed is known."""
         self.done = self.total = 0
         self.words = ""
         self._seen: deque[tuple[float, int]] = deque(maxlen=WINDOW)
@@ -104,18 +106,20 @@ class Progress:
     def _announce(self) -> None:
         """Say the first estimate, if there was none before."""
         if self.seconds is None and self.left is not None:
-            self.seconds = time.monotonic() - self._began + self.left
-            if self.seconds >= LONG:
-                self.say(
-                    f"{self.title}: about {duration(self.seconds)} for {self.total - (self._first or 0):,} {self.unit}"
-                )
+            self.expect(time.monotonic() - self._began + self.left)
+
+    def expect(self, seconds: float) -> None:
+        """Take an estimate of what was not done before, and say it if it is longer than a minute."""
+        self.seconds = seconds
+        if seconds >= LONG:
+            self.say(f"{self.title}: about {duration(seconds)} for {self.total - (self._first or 0):,} {self.unit}")
 
     def _speak(self) -> None:
         """Print a line every EVERY seconds, later every tenth of the time that has passed."""
         while not self._over.wait(max(EVERY, min(600.0, (time.monotonic() - self._began) / 10))):
             left = self.left
             passed = duration(time.monotonic() - self._began)
-            self.say(self._line(passed if left is None else f"{passed}, about {duration(left)} left"))
+            self.say(self._line(f"{passed}, about {duration(left)} left" if left else passed))
 
     def _line(self, end: str) -> str:
         return ", ".join(filter(None, [f"{self.title}: {self.done:,} of {self.total:,} {self.unit}", self.words, end]))
@@ -142,13 +146,9 @@ class Watching:
             kept = "what was measured is recorded: " if any(part.done for part in self._parts.values()) else ""
             say(f"stopped; {kept}the same command continues")
 
-    def expect(self, seconds: dict[str, float], on: object) -> None:
-        """Say the estimate of all parts, if it is longer than a minute."""
-        total = sum(seconds.values())
-        if self._shown and total >= LONG:
-            say(f"about {duration(total)} on {on}: {', '.join(f'{key} {duration(s)}' for key, s in seconds.items())}")
-        for title, each in seconds.items():
-            self._part(title).seconds = each
+    def expect(self, title: str, seconds: float) -> None:
+        """Say how long a part that has begun will take, if it is longer than a minute."""
+        self._part(title).expect(seconds)
 
     def __call__(self, title: str, done: int, total: int, unit: str = "examples") -> None:
         """Show how far the part is."""
@@ -156,6 +156,11 @@ class Watching:
 
     def _part(self, title: str, unit: str = "examples") -> Progress:
         return self._parts.setdefault(title, Progress(title, unit, shown=self._shown))
+
+
+def expecting(watch: Watch, title: str) -> Callable[[float], None] | None:
+    """What takes the estimate of a part; None for a `watch` of the user's."""
+    return partial(watch.expect, title) if isinstance(watch, Watching) else None
 
 
 def say(text: str) -> None:
@@ -182,7 +187,7 @@ def _bar(of: Progress) -> Any:
         def render(self, task: Any) -> Text:
             """`about 12 min left`."""
             left = of.left
-            return Text("" if left is None else f"about {duration(left)} left", style="cyan")
+            return Text(f"about {duration(left)} left" if left else "", style="cyan")
 
     console = Console(stderr=True)
     narrow = console.width < 80  # the title and the numbers matter more than the bar

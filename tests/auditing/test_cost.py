@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from unittest.mock import patch
-
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +12,7 @@ from robattr.evaluation import suite
 
 
 class Slow(nn.Module):
-    """Takes a known time per row: the clock of `cost` is replaced by a count of rows."""
+    """Counts the rows that it sees."""
 
     rows = 0
 
@@ -44,14 +41,6 @@ def test_the_estimated_passes_are_those_of_a_training_step() -> None:
     assert rows(plan.m + 1, plan.attack_steps) - base == plan.batch  # one pass per node
     assert rows(plan.m, plan.attack_steps + 1) - base == plan.batch * plan.m_attack
     assert plan.passes == plan.batch * (3 * 2 + 4)
-
-
-def test_the_time_of_a_pass_is_per_example_and_node() -> None:
-    net, _ = wrap(Slow())
-    x, y = bars(2)
-    Slow.rows = 0
-    with patch.object(time, "perf_counter", lambda: float(Slow.rows)):
-        assert cost.seconds_per_pass(net, x, y) == 1.0
 
 
 def test_the_peak_is_the_weights_and_the_nodes_of_the_path() -> None:

@@ -17,12 +17,13 @@ from robattr.attacks.maps import integrated_gradients
 from robattr.auditing.arithmetic import choose
 from robattr.auditing.as_dataset import Bounds, Data, as_dataset, draw, input_channels
 from robattr.auditing.audit import MAX_READ
-from robattr.auditing.cost import SHARE, Plan, audit_seconds, chunk_that_fits, memory, peak_bytes, seconds_per_pass
+from robattr.auditing.cost import SHARE, Plan, audit_seconds, chunk_that_fits, memory, peak_bytes
 from robattr.auditing.wrapped_model import Preprocessing, WrappedModel, wrap
 from robattr.engine import precision
 from robattr.engine.processes import choose_device
 from robattr.errors import InvalidInput, RobattrError
 from robattr.evaluation.checks import Check, ModelProbe, examine, forward
+from robattr.evaluation.cost import seconds_per_pass
 from robattr.formula.ascent import grad_and_value
 from robattr.formula.network import bind, gradient, second_order
 from robattr.formula.scalars import logit

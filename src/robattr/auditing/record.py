@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
-from robattr._progress import Watch
+from robattr._progress import Watch, expecting
 from robattr.attacks.maps import AttributionMap, by_name, integrated_gradients, saliency
 from robattr.auditing.arithmetic import choose
 from robattr.auditing.as_dataset import digest, draw
@@ -194,6 +194,7 @@ def measure(
                 compiled=settings.compiled and map.guide is None,  # a method of another library cannot be compiled
                 metadata={"run": folder.name, "classes": list(data.classes), "command": command},
                 progress=partial(watch, f"{protocol.name} {map.name}"),
+                expect=expecting(watch, f"{protocol.name} {map.name}"),
             )  # fmt: skip
         if settings.certify:
             width = data.bounds[1] - data.bounds[0]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from robattr._progress import Watching
+from robattr._progress import Watching, expecting
 from robattr._text import printable
 from robattr.cli._options import (
     MAPS,
@@ -131,6 +131,7 @@ def evaluate(
                     precision=precision,
                     compiled=world.device.type == "cuda" if compiled is None else compiled,
                     progress=partial(watch, f"{settings.name} {map.name}"),
+                    expect=expecting(watch, f"{settings.name} {map.name}"),
                 )
             if world.leads:
                 _show(found.summary)

@@ -32,6 +32,7 @@ from robattr.engine.parts import Parts
 from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
 from robattr.evaluation.checks import check, check_kinds, check_source
+from robattr.evaluation.cost import evaluation_seconds, seconds_per_pass
 from robattr.evaluation.diagnostics import accuracies, score_against_eps, twin_cosine
 from robattr.evaluation.evaluate_batch import Record, evaluate_batch
 from robattr.evaluation.faithfulness import COMPARED, input_dependence
@@ -84,6 +85,7 @@ def evaluate(
     precision: str = "fp32",
     compiled: bool = False,
     progress: Progress = lambda done, total: None,
+    expect: Callable[[float], None] | None = None,
 ) -> Evaluation:
     """Attack `model` on the examples x, y under `protocol`, for one kind of map, and summarise the scores.
 
@@ -93,6 +95,7 @@ def evaluate(
     precision  of matrix products: fp32, tf32 or bf16
     compiled   compile the attribution attack (worth it on a GPU)
     progress   called with the numbers of examples that are done and of all: at first with those recorded before
+    expect     called after that with an estimate of the seconds that the others take
     """
     began = time.monotonic()
     check_kinds(model, x, y, protocol, map)
@@ -104,7 +107,7 @@ def evaluate(
         check(model, x.to(job.device), y.to(job.device), job.ids, protocol, differentiated=source is None)
         if source is not None:
             check_source(source, model, x[:1].to(job.device))
-        job = replace(job, y=y.long())
+        job = replace(job, y=y.long(), expect=expect)
         if out is None:
             records = job.measured(progress)
             return Evaluation(records, job.summary(records, metadata, began))
@@ -137,19 +140,21 @@ class _Job:
     source: nn.Module | None
     compiled: bool
     parts: Parts = field(default_factory=Parts)
+    expect: Callable[[float], None] | None = None
 
     @property
     def device(self) -> torch.device:
         return next((p.device for p in self.model.parameters()), self.x.device)
 
     @cached_property
-    def size(self) -> int:
-        """How many examples are attacked together: as many as fit, whatever the number of processes.
+    def short(self) -> bool:
+        """Whether the one-pass shortcut applies to most examples; the attack splits the others itself."""
+        return bool(constant_along_ray(self.map, self.model, self.x, eps=self.protocol.eps).double().mean() > 0.5)
 
-        If the one-pass shortcut applies to most examples, as many as fit with it; the attack splits the others itself.
-        """
-        short = constant_along_ray(self.map, self.model, self.x, eps=self.protocol.eps).double().mean() > 0.5
-        fits = rows_that_fit(self.model, self.x[:1].to(self.device), passes=1 if short else self.map.nodes)
+    @cached_property
+    def size(self) -> int:
+        """How many examples are attacked together: as many as fit, whatever the number of processes."""
+        fits = rows_that_fit(self.model, self.x[:1].to(self.device), passes=1 if self.short else self.map.nodes)
         return min(BATCH[1], max(BATCH[0], fits // self.protocol.repeats))
 
     def batches(self) -> list[range]:
@@ -177,9 +182,18 @@ class _Job:
             self.model, x, y, ids=ids, protocol=self.protocol, map=self.map, source=self.source, batch=size
         )
 
+    def _announce(self, examples: int) -> None:
+        """Say how long so many examples take, where it is asked for."""
+        if self.expect is not None and examples:
+            each = seconds_per_pass(self.source or self.model, self.x[:1].to(self.device), self.y[:1].to(self.device))
+            attacks = [attack.shortened() if self.short else attack for attack in self.attacks()]
+            images = self.x.dim() == 4
+            self.expect(evaluation_seconds(each, self.protocol, attacks, examples=examples, images=images))
+
     def measured(self, progress: Progress) -> list[Record]:
         records: list[Record] = []
         progress(0, len(self.x))
+        self._announce(len(self.x))
         for positions in self.batches():
             records += self.batch(positions)
             progress(len(records), len(self.x))
@@ -197,6 +211,7 @@ class _Job:
         total = sum(map(len, mine))
         finished = sum(self.ids[at] in done for positions in mine for at in positions)
         progress(finished, total)
+        self._announce(total - finished)
         for positions in mine:
             if missing := {self.ids[at] for at in positions} - done:  # batches of another size may cover a part
                 append(path, [r for r in self.batch(positions) if r["id"] in missing])

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from robattr._progress import Watch, Watching, say
+from robattr._progress import Watch, Watching, expecting, say
 from robattr.attacks.maps import by_name
 from robattr.engine.processes import choose_device
 from robattr.evaluation import for_dataset
@@ -85,6 +85,7 @@ def evaluate_job(job: Job, *, device: str, data_dir: Path | None, watch: Watch) 
         precision="tf32",  # the default of `robattr evaluate`
         compiled=where.type == "cuda",
         progress=partial(watch, job.name),
+        expect=expecting(watch, job.name),
     )
 
 

@@ -1,0 +1,56 @@
+"""How long an evaluation takes, from the time of a few gradients."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from robattr.attacks.ifia import IFIA
+from robattr.evaluation.protocol import Protocol
+from robattr.evaluation.suite import schedule
+from robattr.formula.attribution import IG
+from robattr.formula.network import bind, gradient, second_order
+from robattr.formula.quadrature import midpoint
+from robattr.formula.sizes import l1
+
+NODES = 2  # of the gradient that is timed
+ENOUGH = 0.25  # seconds for one example above which no batch is timed
+RUNS = 5  # of a batch: the fastest counts, because other processes may slow some of them
+SECOND_ORDER = 4  # forward and backward passes in a second-order one
+
+
+def evaluation_seconds(
+    per_pass: float, protocol: Protocol, attacks: Sequence[IFIA], *, examples: int, images: bool
+) -> float:
+    """Seconds of the protocol's attacks. Of `strict` the first round: most examples have converged after it.
+
+    per_pass   seconds of a second-order pass of one example
+    """
+    rounds = [0, *(attack.round for attack in schedule(protocol, images=images))]
+    passes = sum(attack.cost for attack, number in zip(attacks, rounds, strict=True) if number == 0)
+    return per_pass / SECOND_ORDER * examples * passes
+
+
+def seconds_per_pass(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    """Seconds per example and node of the gradient of ‖IG(x, x')‖₁; where one example is fast, timed on 32 of them."""
+    one = _seconds(model, x, y, examples=1, runs=2)  # the first one includes what torch sets up
+    return one / NODES if one > ENOUGH else _seconds(model, x, y, examples=32, runs=RUNS) / (32 * NODES)
+
+
+def _seconds(model: nn.Module, x: Tensor, y: Tensor, *, examples: int, runs: int) -> float:
+    """The fastest of some runs."""
+    change = l1 @ IG(rule=midpoint(NODES))
+    x, y = x[:1].expand(examples, *x.shape[1:]), y[:1].expand(examples)
+    times = []
+    with second_order(model), torch.no_grad():
+        net = bind(model).detach()
+        for _ in range(runs):
+            began = time.perf_counter()
+            gradient(lambda z: change(net, x, z, y), x + 0.01)
+            if x.is_cuda:
+                torch.cuda.synchronize(x.device)
+            times.append(time.perf_counter() - began)
+    return min(times)
