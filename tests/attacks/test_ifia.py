@@ -23,13 +23,15 @@ from robattr.attacks import (
     passes,
     simple_gradient,
 )
+from robattr.attacks.losses import loss_reference
 from robattr.engine import Compiled
 from robattr.engine.compiled import traced
 from robattr.errors import InvalidInput
+from robattr.evaluation.protocol import LOSSES
 from robattr.formula.change import displacement
 from robattr.formula.network import second_order
 from robattr.formula.sizes import l2, power
-from robattr.metrics import mass_center_displacement, top_k_mask
+from robattr.metrics import mass_center_displacement
 from robattr.models import resnet
 
 N, K, EPS, ALPHA, STEPS = 5, 9, 0.1, 0.02, 8
@@ -360,13 +362,16 @@ def test_a_model_with_an_autograd_function_of_its_own_compiles(function, monkeyp
     torch.testing.assert_close(found.score, plain.score)
 
 
+@pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize(("beta", "relative", "keep"), [(1.0, False, 0.0), (10.0, True, 0.1), (inf, False, 0.1)])
-def test_the_attacks_of_both_protocols_compile_as_one_graph(case, beta: float, relative: bool, keep: float) -> None:
+def test_the_attacks_of_every_protocol_compile_as_one_graph(
+    case, kind: str, beta: float, relative: bool, keep: float
+) -> None:
     net, x, y = case
-    build = partial(
-        passes.attack_gradient, net, integrated_gradients(N), kind="topk", beta=beta, keep=keep, relative=relative
-    )
-    reference = top_k_mask(integrated_gradients(N)(net, x, y).detach(), K).to(x)
+    map = integrated_gradients(N)
+    build = partial(passes.attack_gradient, net, map, kind=kind, beta=beta, keep=keep, relative=relative)
+    clean = map(net, x, y).detach()
+    reference = loss_reference(kind, clean, lambda: clean, k=K, target=None)
     whole = Compiled(build(), name="attack", backend=traced)
     with torch.no_grad(), second_order(net):
         for ours, plain in zip(whole(x, y, reference, y), build()(x, y, reference, y), strict=True):
@@ -507,7 +512,7 @@ class Counting(torch.autograd.Function):
         {"kind": "score"},
         {"map": replace(integrated_gradients(3), coarse=simple_gradient()), "window": 3, "restarts": 2},
     ],
-    ids=str,
+    ids=["one", "restarts", "twins", "random", "score", "window"],
 )
 def test_the_cost_is_the_number_of_passes(change) -> None:
     class Counted(nn.Module):

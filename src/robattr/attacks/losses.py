@@ -39,9 +39,9 @@ def _mean_product(s: Tensor, reference: Tensor) -> Tensor:
 def _soft_topk(s: Tensor, mask: Tensor) -> Tensor:
     _check_shapes(s, mask)
     values, chosen = s.flatten(1), mask.flatten(1)
-    k = int(chosen[0].sum())
-    t = values.detach().topk(k, dim=1).values[:, -1:].clamp_min(torch.finfo(s.dtype).tiny)
-    return -(torch.sigmoid(values / t - 1) * chosen).sum(dim=1) / k
+    k = chosen.sum(dim=1, keepdim=True)  # a tensor: compiled code cannot depend on a value
+    t = values.detach().sort(dim=1, descending=True).values.gather(1, k.long() - 1).clamp_min(torch.finfo(s.dtype).tiny)
+    return -(torch.sigmoid(values / t - 1) * chosen).sum(dim=1) / k[:, 0]
 
 
 def _mass_center(s: Tensor, centre: Tensor) -> Tensor:
