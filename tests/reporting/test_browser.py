@@ -52,16 +52,24 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Visit:
-    """An open page with its console messages, errors and requests."""
+    """A tab of the browser, with the console messages, errors and requests of the page that it shows."""
 
-    def __init__(self, page: Page, path: Path) -> None:
+    def __init__(self, page: Page) -> None:
         self.page, self.complaints, self.requests = page, [], []  # type: ignore[var-annotated]
         page.on("console", lambda message: self.complaints.append(message.text))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
-        page.goto(path.as_uri())
-        page.wait_for_selector("body[data-example]")
+
+    def open(self, path: Path, *, size: Any = DESKTOP, scheme: Any = "light", explorer: bool = True) -> Page:
+        self.page.set_viewport_size(size)
+        self.page.emulate_media(color_scheme=scheme)
         self.address = path.as_uri()
+        self.complaints.clear()
+        self.requests.clear()
+        self.page.goto(self.address)
+        if explorer:
+            self.page.wait_for_selector("body[data-example]")
+        return self.page
 
     def wait(self, **drawn: object) -> None:
         """Wait until the explorer has drawn that example, step, top-k state and amplification."""
@@ -83,13 +91,16 @@ class Visit:
         assert {url for url in self.requests if not url.startswith(("data:", "blob:"))} == {self.address}
 
 
+@pytest.fixture(scope="module")
+def tab(browser: Browser) -> Visit:
+    return Visit(browser.new_page())  # one for all tests: each tab starts two processes
+
+
 @pytest.fixture
-def visit(browser: Browser, report: Path) -> Iterator[Visit]:
-    page = browser.new_page(viewport=DESKTOP)
-    seen = Visit(page, report)
-    yield seen
-    seen.clean()
-    page.close()
+def visit(tab: Visit, report: Path) -> Iterator[Visit]:
+    tab.open(report)
+    yield tab
+    tab.clean()
 
 
 def test_it_loads_and_shows_every_model(visit: Visit, tmp_path: Path) -> None:
@@ -150,19 +161,17 @@ def test_the_slider_runs_through_the_attack(visit: Visit) -> None:
     assert visit.pixels(0, 0) != visit.pixels(0, 1)
 
 
-def test_a_record_shows_before_and_after_without_an_iteration(browser: Browser, tmp_path: Path, undrawn) -> None:
+def test_a_record_shows_before_and_after_without_an_iteration(tab: Visit, tmp_path: Path, undrawn) -> None:
     """Its gallery has the reported iterate of each example alone, at different iterations."""
     write_records(read_runs([write_run(tmp_path, method) for method in ("natural", "madry")]), tmp_path / "records")
-    page = browser.new_page(viewport=DESKTOP)
-    seen = Visit(page, write_page(read_runs([tmp_path / "records"]), tmp_path / "report.html"))
+    page = tab.open(write_page(read_runs([tmp_path / "records"]), tmp_path / "report.html"))
     assert page.locator("#step-out").inner_text() == "after"
     assert page.locator(".spark text").first.text_content() == "after"
     page.locator("#step").focus()
     page.keyboard.press("Home")
-    seen.wait(step=0)
+    tab.wait(step=0)
     assert page.locator("#step").get_attribute("aria-valuetext") == "before"
-    seen.clean()
-    page.close()
+    tab.clean()
 
 
 def test_play_runs_to_the_end_and_stops(visit: Visit) -> None:
@@ -225,10 +234,9 @@ def test_every_picture_and_control_has_a_name(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize(("size", "scheme"), [(DESKTOP, "light"), (NARROW, "dark")])
-def test_axe_finds_nothing(browser: Browser, report: Path, size: Any, scheme: Any) -> None:
+def test_axe_finds_nothing(tab: Visit, report: Path, size: Any, scheme: Any) -> None:
     """WCAG 2.2 AA and axe's best practices, with everything unfolded."""
-    page = browser.new_page(viewport=size, color_scheme=scheme)
-    Visit(page, report)
+    page = tab.open(report, size=size, scheme=scheme)
     page.check("#topk")
     page.evaluate("() => document.querySelectorAll('details').forEach((d) => { d.open = true; })")
     assert violations(page) == []
@@ -238,7 +246,6 @@ def test_axe_finds_nothing(browser: Browser, report: Path, size: Any, scheme: An
     assert len(colours) == 1
     assert page.evaluate(f"{texts}.every((e) => getComputedStyle(e).fill === getComputedStyle(document.body).color)")
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
-    page.close()
 
 
 def violations(page: Page) -> list[str]:
@@ -247,23 +254,20 @@ def violations(page: Page) -> list[str]:
     return [f"{rule['id']}: {node['html']}" for rule in found for node in rule["nodes"]]
 
 
-def test_light_and_dark(browser: Browser, report: Path, tmp_path: Path) -> None:
-    page = browser.new_page(viewport=DESKTOP, color_scheme="dark")
-    visit = Visit(page, report)
+def test_light_and_dark(tab: Visit, report: Path) -> None:
+    page = tab.open(report, scheme="dark")
     background = "getComputedStyle(document.body).backgroundColor"
     dark = page.evaluate(background)
     assert page.evaluate(f"{background}.match(/\\d+/g).every((v) => v < 40)")
-    page.screenshot(path=tmp_path / "dark.png", full_page=True)
     page.click("#theme")
     assert page.evaluate(background) != dark
     assert page.locator("#theme").inner_text() == "Dark"
-    visit.clean()
-    page.close()
+    tab.clean()
 
 
-def test_a_phone_never_scrolls_sideways(browser: Browser, report: Path, tmp_path: Path) -> None:
-    page = browser.new_page(viewport=PHONE, has_touch=True)
-    visit = Visit(page, report)
+def test_a_phone_never_scrolls_sideways(browser: Browser, report: Path) -> None:
+    visit = Visit(browser.new_page(has_touch=True))
+    page = visit.open(report, size=PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     assert page.locator(".card canvas").first.bounding_box()["width"] > 120  # type: ignore[index]
     results = page.locator("table.results").first.locator("xpath=..")
@@ -277,30 +281,27 @@ def test_a_phone_never_scrolls_sideways(browser: Browser, report: Path, tmp_path
     hint.wait_for(state="hidden")
     page.set_viewport_size(PHONE)
     hint.wait_for(state="visible")
-    page.screenshot(path=tmp_path / "phone.png", full_page=True)
     visit.clean()
     page.close()
 
 
-def test_a_single_model_shows_its_worst_examples_side_by_side(browser: Browser, tmp_path: Path, undrawn) -> None:
-    page = browser.new_page(viewport=DESKTOP)
-    visit = Visit(page, write_page(read_runs([write_run(tmp_path, "natural")]), tmp_path / "one.html"))
+def test_a_single_model_shows_its_worst_examples_side_by_side(tab: Visit, tmp_path: Path, undrawn) -> None:
+    page = tab.open(write_page(read_runs([write_run(tmp_path, "natural")]), tmp_path / "one.html"))
     ids = [thumb.get_attribute("data-id") for thumb in page.locator(".thumb").all()]
     titles = page.locator(".card h3").all_inner_texts()
     assert [title.rpartition(" ")[2] for title in titles] == ids[:4]
     shares = [int(text.rstrip("%")) for text in page.locator(".thumb span").all_inner_texts()]
     assert shares == sorted(shares)
-    assert visit.pixels(0, 0) != visit.pixels(1, 0)
+    assert tab.pixels(0, 0) != tab.pixels(1, 0)
     page.locator(".thumb").nth(6).click()  # two are left from there on
-    visit.wait(example=ids[6])
+    tab.wait(example=ids[6])
     assert [card.is_visible() for card in page.locator(".card").all()] == [True, True, False, False]
     assert page.locator(".card h3").nth(1).inner_text().endswith(f"example {ids[7]}")
-    visit.clean()
-    page.close()
+    tab.clean()
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE])
-def test_an_audits_page_fits_the_screen(browser: Browser, tmp_path: Path, size: dict[str, int]) -> None:
+def test_an_audits_page_fits_the_screen(tab: Visit, tmp_path: Path, size: dict[str, int]) -> None:
     run = write_run(tmp_path, "natural")
     for file in list((run / "records").iterdir()):  # another map, whose name makes the longest title
         written = file.with_name(file.name.replace("paper-ig", "strict-captum-InputXGradient"))
@@ -310,54 +311,42 @@ def test_an_audits_page_fits_the_screen(browser: Browser, tmp_path: Path, size: 
             written.write_text(json.dumps({**json.loads(file.read_text()), **named}))
     config = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps({**config, "name": "package.nets:make_my_net", "method": "audit"}))
-    page = browser.new_page(viewport=size)
-    visit = Visit(page, write_page(read_runs([run]), tmp_path / "audit.html"))
+    page = tab.open(write_page(read_runs([run]), tmp_path / "audit.html"), size=size)
     assert page.locator("h2").first.inner_text() == "Verdict"
     assert page.locator("#group option").count() == 2
     assert violations(page) == []
     assert "worst over all attacks" in page.locator(".recorded").first.inner_text()  # strict: no one iteration has both
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
-    page.screenshot(path=tmp_path / "audit.png", full_page=True)
-    visit.clean()
-    page.close()
+    tab.clean()
 
 
-def test_hostile_names_do_nothing(browser: Browser, tmp_path: Path, undrawn) -> None:
+def test_hostile_names_do_nothing(tab: Visit, tmp_path: Path, undrawn) -> None:
     run = write_run(tmp_path, "natural", classes=(HOSTILE, "b", "c")).rename(tmp_path / "a 'quoted' & <b>run")
-    page = browser.new_page(viewport=DESKTOP)
-    visit = Visit(page, write_page(read_runs([run]), tmp_path / "hostile.html", title=HOSTILE))
+    page = tab.open(write_page(read_runs([run]), tmp_path / "hostile.html", title=HOSTILE))
     assert page.title() == HOSTILE
     page.select_option("#class", label=HOSTILE)
     assert page.locator(".card h3").first.inner_text().startswith(HOSTILE)
     assert page.locator("img").count() == 0
-    visit.clean()
-    page.close()
+    tab.clean()
 
 
-def test_without_galleries_only_the_explorer_is_hidden(browser: Browser, tmp_path: Path) -> None:
+def test_without_galleries_only_the_explorer_is_hidden(tab: Visit, tmp_path: Path) -> None:
     path = write_page(read_runs([write_run(tmp_path, "natural", gallery=False)]), tmp_path / "plain.html")
-    page = browser.new_page(viewport=DESKTOP)
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(path.as_uri())
+    page = tab.open(path, explorer=False)
     assert page.locator("#explorer").is_hidden()
     assert page.locator("table.results").is_visible()
     page.click("#theme")
-    assert complaints == []
-    page.close()
+    tab.clean()
 
 
-def test_several_groups_and_colour(browser: Browser, tmp_path: Path, undrawn) -> None:
+def test_several_groups_and_colour(tab: Visit, tmp_path: Path, undrawn) -> None:
     runs = [
         write_run(tmp_path, "natural"),
         write_run(tmp_path / "other", "madry", dataset="flower", colour=True, steps=3, examples=3),
     ]
-    page = browser.new_page(viewport=DESKTOP)
-    visit = Visit(page, write_page(read_runs(runs), tmp_path / "two.html"))
+    page = tab.open(write_page(read_runs(runs), tmp_path / "two.html"))
     assert page.locator("#example-title strong").inner_text() == "NATURAL"
     page.select_option("#group", label="flower · paper protocol · ig maps")
     page.wait_for_selector("#example-title strong:text-is('Madry et al.')")
     assert page.locator(".thumb").count() == 3
-    visit.clean()
-    page.close()
+    tab.clean()
