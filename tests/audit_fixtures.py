@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -57,10 +59,16 @@ def taught(net: nn.Module, x: Tensor, y: Tensor, *, steps: int = 25) -> nn.Modul
 
 
 def factory() -> nn.Module:
-    """For `--model audit_fixtures:factory`: the same network in every process."""
+    """For `--model audit_fixtures:factory`: the same network in every process, and the same random state after it."""
+    net = deepcopy(_factory())
     torch.manual_seed(3)
-    x, y = bars(60, channels=3)
-    return taught(Plain(3), x, y)
+    return net
+
+
+@cache
+def _factory() -> nn.Module:
+    torch.manual_seed(3)
+    return taught(Plain(3), *bars(60, channels=3))
 
 
 def folder(top: Path, names: tuple[str, ...] = ("a", "b", "c"), *, each: int = 8) -> Path:

@@ -12,6 +12,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def page(
 
     Without given sections, audits among the runs add their own: the verdict, the control, the classes.
     """
-    jinja2 = need("jinja2", extra="report")
+    template = _template()
     runs = [strictest_first(run) if run.method == audit_sections.METHOD else run for run in runs]
     found = audit_sections.audits(runs)
     led = bool(opening) or (len(runs) == 1 and bool(found))
@@ -69,10 +70,8 @@ def page(
     for run in runs:
         by_dataset.setdefault(run.dataset, []).append(run)
     script = _resource("explorer.js")
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"plain": lambda value: _plain(portable(value)), "shown": _shown}
     with need("matplotlib", extra="report").rc_context({**STYLE, "svg.fonttype": "none"}):
-        html: str = environment.from_string(_resource("page.html.j2")).render(
+        html: str = template.render(
             title=title,
             version=__version__,
             source=SOURCE,
@@ -220,6 +219,13 @@ def _ramp() -> str:
     matplotlib = need("matplotlib", extra="report")
     rgb = matplotlib.colormaps["magma"](np.linspace(0, 1, 256))[:, :3]
     return base64.b64encode(np.rint(255 * rgb).astype(np.uint8).tobytes()).decode("ascii")
+
+
+@cache
+def _template() -> Any:
+    environment = need("jinja2", extra="report").Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"plain": lambda value: _plain(portable(value)), "shown": _shown}
+    return environment.from_string(_resource("page.html.j2"))
 
 
 def _resource(name: str) -> str:
