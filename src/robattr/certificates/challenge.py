@@ -78,16 +78,16 @@ def challenge(
 ) -> dict[str, Measured]:
     """Attack a batch by every kind; the last one, `cosine`, starts where `topk` ended."""
 
-    def look(z: Tensor, stream: int) -> Tally:
+    def count(z: Tensor, stream: int) -> Tally:
         return tally(model, map, z, y, ids=ids, smoothing=smoothing, stream=FRESH + stream, passed=passed)
 
-    here, found, point = look(x, 0), {}, x
+    here, found, point = count(x, 0), {}, x
     references = {"answer": here.votes, "topk": top_votes(here.votes, certified.k), "cosine": here.total}
     for at, kind in enumerate(KINDS):
         attack = SmoothedAttack(model, map, kind, sigma=smoothing.sigma, seed=smoothing.seed, **asdict(how))
         start = point if kind == "cosine" else x
         point = attack(x, y, torch.as_tensor(references[kind]), ids=ids, start=start)
-        found[kind] = measured(here, look(point, 1 + at), certified, (point - x).flatten(1).double().norm(dim=1))
+        found[kind] = measured(here, count(point, 1 + at), certified, (point - x).flatten(1).double().norm(dim=1))
     return found
 
 

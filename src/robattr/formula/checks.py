@@ -82,7 +82,7 @@ def _compiled(part: object) -> bool:
 def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor) -> int:
     """Check x, y and every further point x' against the model; returns its number of classes.
 
-    Runs the model on one example, still and without a graph, to learn the shape of its output.
+    Runs the model on one example, in eval mode and without a graph, to learn the shape of its output.
     """
     if torch.is_inference_mode_enabled():
         raise no_gradient()
@@ -100,7 +100,7 @@ def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor) -> int:
     if y.device != x.device:
         raise InvalidInput(f"expected x and y on one device, got {x.device} and {y.device}: use y.to(x.device)")
     _check_stored("y", y, remedy="use y.clone()")
-    with torch.no_grad(), second_order(model), alike(model, x):
+    with torch.no_grad(), second_order(model), explain_mismatch(model, x):
         logits = model(x[:1].clone())  # a model that overwrites its input is refused later, with x as it was
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 1:
         got = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
@@ -129,17 +129,17 @@ def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor) -> int:
 
 
 def check_classes(classes: int) -> None:
-    """Refuse the single logit of a yes or no, of which there is no other class to tell the answer from."""
+    """Reject single-logit binary models."""
     if classes < 2:
         raise UnsupportedModel(
-            "expected logits of at least two classes, got one: a single logit z of a yes or no says as much as the two "
+            "expected logits of at least two classes, got one: for a binary model with one logit z, use the two "
             "logits [0, z], torch.cat([torch.zeros_like(z), z], dim=1)"
         )
 
 
 @contextmanager
-def alike(model: Model, x: Tensor) -> Iterator[None]:
-    """While open, a failure of `model` at x that other dtypes or devices explain is told in those words."""
+def explain_mismatch(model: Model, x: Tensor) -> Iterator[None]:
+    """While open, name the dtypes or devices of x and the parameters where they make `model` fail at x."""
     try:
         yield
     except RuntimeError:

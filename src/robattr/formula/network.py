@@ -3,7 +3,7 @@
 The formula differentiates the network twice, many times, at points the user never sees. So inside it the network is
 
 - *bound*: called through `torch.func.functional_call`, with its live parameters and a private copy of its buffers;
-- *still*: dropout off and batch-norm statistics frozen, along the path and inside the max;
+- *in eval mode*: dropout off and batch-norm statistics frozen, along the path and inside the max;
 - *twice differentiable*: attention runs the plain (math) kernel, recurrent layers leave cuDNN, because the fused ones
   have no second derivative; second derivatives of convolutions are weight gradients (`formula.convolution`).
 
@@ -181,10 +181,10 @@ def vjp(f: Callable[[Tensor], Tensor], z: Tensor, v: Tensor) -> Tensor:
 
 @contextmanager
 def second_order(model: Model) -> Iterator[None]:
-    """While open, `model` is still and twice differentiable; on leaving, every flag is as it was."""
+    """While open, `model` is in eval mode and twice differentiable; on leaving, every flag is as it was."""
     module = model.module if isinstance(model, Bound) else model
     modules = list(module.modules()) if isinstance(module, nn.Module) else []
-    awake = [m for m in modules if m.training]
+    in_train_mode = [m for m in modules if m.training]
     fast_attention = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         if any(isinstance(m, nn.RNNBase) for m in modules):
@@ -192,10 +192,10 @@ def second_order(model: Model) -> Iterator[None]:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         try:
             torch.backends.mha.set_fastpath_enabled(False)
-            for m in awake:
+            for m in in_train_mode:
                 m.training = False
             yield
         finally:
-            for m in awake:
+            for m in in_train_mode:
                 m.training = True
             torch.backends.mha.set_fastpath_enabled(fast_attention)
