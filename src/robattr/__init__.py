@@ -136,6 +136,7 @@ _LAZY = {
     "smooth": "robattr.models",
     **dict.fromkeys(("TrainConfig", "sweep", "train"), "robattr.training"),
 }  # fmt: skip
+__all__ = ["objectives", *_LAZY]
 
 
 def __getattr__(name: str) -> object:

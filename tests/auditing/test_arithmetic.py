@@ -70,7 +70,7 @@ def test_an_audit_says_its_precision(images: tuple[Tensor, Tensor], monkeypatch:
     x, _ = images
     net = wide()
     y = net(x).argmax(1)
-    found = audit(net, (x, y), protocol="paper", examples=6, steps=2, points=2)
+    found = audit(net, (x, y), protocol="paper", examples=6, steps=2, points=2, device="cpu")
     assert found.run.config["precision"] == "tf32"
     assert found.notes == (
         "products run in tf32: in tf32 instead of fp32, on the first 6 examples, maps keep 100.0% of their top pixels, "
