@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,6 +70,16 @@ def test_a_folder_keeps_its_class_names_in_every_evaluation(trained: Path) -> No
         assert summary["dataset"] == "pets"
     scores = measure_on_validation(4, device="cpu")(trained)
     assert list(scores) == ["nat_acc", "adv_acc", "topk", "kendall"]
+
+
+def test_a_measurement_of_a_sweep_shows_how_far_it_is(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("robattr.runs.seconds_per_pass", lambda *_: 60.0)
+    measure_on_validation(4, device="cpu")(trained)
+    first, last = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(rf"{trained.name}: about .* for 4 validation examples", first)
+    assert last.startswith(f"{trained.name}: 4 of 4 validation examples, in ")
 
 
 def test_another_dataset_may_be_a_folder(trained: Path, tmp_path: Path) -> None:

@@ -19,13 +19,16 @@ from torch import nn
 
 from robattr import models, recipes
 from robattr._form import parse_json
+from robattr._progress import Progress
 from robattr.attacks import integrated_gradients
 from robattr.data import Dataset
 from robattr.engine.processes import World, choose_device
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import Protocol, paper, scaled
-from robattr.evaluation.evaluate_batch import evaluate_batch
+from robattr.evaluation.cost import evaluation_seconds, seconds_per_pass
+from robattr.evaluation.evaluate_batch import Record, evaluate_batch
 from robattr.evaluation.protocol import is_paper_dataset
+from robattr.evaluation.suite import attribution_attacks
 from robattr.metrics import intervals
 from robattr.models import zoo
 from robattr.models.weights_file import SPEC, locate
@@ -183,12 +186,18 @@ def measure_on_validation(
         if not examples:
             return scores
         protocol = _validation_protocol(run)
+        map = integrated_gradients(protocol.N)
         x, y, ids = run.data.examples("validation", examples)
-        records = []
-        for some, labels, numbers in zip(x.split(BLOCK), y.split(BLOCK), ids.split(BLOCK), strict=True):
-            inputs = some.to(world.device), labels.to(world.device)
-            map = integrated_gradients(protocol.N)
-            records += evaluate_batch(model, *inputs, ids=numbers.tolist(), protocol=protocol, map=map)
+        records: list[Record] = []
+        with Progress(path.name, "validation examples") as progress:
+            progress(0, len(x))
+            each = seconds_per_pass(model, x[:1].to(world.device), y[:1].to(world.device))
+            attacks = attribution_attacks(protocol, model, map, images=True)
+            progress.expect(evaluation_seconds(each, protocol, attacks, examples=len(x), images=True))
+            for some, labels, numbers in zip(x.split(BLOCK), y.split(BLOCK), ids.split(BLOCK), strict=True):
+                inputs = some.to(world.device), labels.to(world.device)
+                records += evaluate_batch(model, *inputs, ids=numbers.tolist(), protocol=protocol, map=map)
+                progress(len(records), len(x))
         scores["adv_acc"] = intervals.proportion(record["adv_correct"] for record in records)
         for column in ("topk", "kendall"):
             known = [record[column] for record in records if record["correct"] and record[column] is not None]
