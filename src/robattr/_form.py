@@ -80,14 +80,36 @@ def fits(form: Any) -> Callable[[Any], bool]:
         inner = fits(form[str])
         return lambda value: isinstance(value, dict) and all(map(inner, value.values()))
     if isinstance(form, dict):
-        keys = [(_name(key), key.endswith("?"), fits(inner)) for key, inner in form.items()]
-        return lambda value: (
-            isinstance(value, dict)
-            and all(fit(value[name]) if name in value else optional for name, optional, fit in keys)
-        )
+        return _fits_object(form)
     if form is float:
         return lambda value: type(value) in (int, float) and -LARGEST < value < LARGEST
     return lambda value: _is(value, form)
+
+
+def _fits_object(form: dict[str, Any]) -> Callable[[Any], bool]:
+    """The same for an object with some keys: most values are of a type that needs no further look, or floats."""
+    required = {key for key in form if not key.endswith("?")}
+    kinds = {_name(key): inner if isinstance(inner, tuple) else (inner,) for key, inner in form.items()}
+    enough = {
+        name: {type(None) if kind is None else kind for kind in of if kind in (None, bool, str, dict, list)}
+        for name, of in ((name, [k for k in of if not isinstance(k, dict | list)]) for name, of in kinds.items())
+    }
+    numbers = {name for name, of in kinds.items() if float in of}
+    inner = {name: fits(of) for name, of in kinds.items()}
+
+    def fit(value: Any) -> bool:
+        if not isinstance(value, dict) or not required <= value.keys():
+            return False
+        for name, item in value.items():
+            kind = type(item)
+            if kind is float and name in numbers:
+                if not -LARGEST < item < LARGEST:
+                    return False
+            elif name in inner and kind not in enough[name] and not inner[name](item):
+                return False
+        return True
+
+    return fit
 
 
 def _odd(value: Any, form: Any) -> tuple[str, str] | None:

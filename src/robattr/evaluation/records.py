@@ -23,13 +23,14 @@ from typing import Any
 from robattr._form import check_form, fits, parse_json, uncollected
 from robattr.engine.files import locked, write_atomically
 from robattr.errors import CheckpointError
+from robattr.evaluation import faithfulness
 from robattr.evaluation.gallery import ENDING
 
 Record = dict[str, Any]
 
 SCORES = (
     "topk", "kendall", "spearman", "cosine", "ssim", "mass_center", "foreground_topk", "foreground_kendall", "ceiling",
-    "noise_topk", "noise_kendall", "confidence",
+    "noise_topk", "noise_kendall", "confidence", *faithfulness.SCORES,
 )  # fmt: skip
 FLAG = (bool, None)
 FORM = {

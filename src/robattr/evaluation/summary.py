@@ -9,6 +9,9 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from robattr._form import check_form, parse_json
 from robattr.errors import CheckpointError
 from robattr.evaluation import faithfulness
@@ -152,7 +155,7 @@ def records_of(summary: Mapping[str, Any], records: Rows) -> Rows:
 def _disagreement(summary: Mapping[str, Any], records: Rows, *, rounding: float) -> str:
     """The first value of a summary that the records do not give: `topk is 0.99, the records give 0.72`."""
     scored = [r for r in records if r.get("kept") is not None]
-    known = {key for r in records for key in r} | {"examples", "never_kept"}
+    known = {"examples", "never_kept"}.union(*records)
     given: dict[str, float | None] = {
         "examples": len(records),
         "correct": sum(bool(r.get("correct")) for r in records),
@@ -160,12 +163,16 @@ def _disagreement(summary: Mapping[str, Any], records: Rows, *, rounding: float)
         "never_kept": _share(not r["kept"] for r in scored),
     }
     pairs = [(key, summary.get(key), value, 0.0) for key, value in given.items() if key in known and key in summary]
-    for name, column in (summary.get("columns") or {}).items():
-        key = ACCURACIES.get(name, name)
+    shown = summary.get("columns") or {}
+    keys = [ACCURACIES.get(name, name) for name in shown]
+    table = _table(([r.get(key) for key in keys] for r in records), keys) if keys else np.empty((0, 0))
+    attacked = np.array([r.get("kept") is not None for r in records], dtype=np.bool_)
+    for (name, column), key, values in zip(shown.items(), keys, table.T, strict=True):
         if rounding and key not in known:
             continue
-        values = [r[key] for r in (records if name in ACCURACIES else scored) if r.get(key) is not None]
-        value = sum(values) / len(values) if values else None
+        values = values if name in ACCURACIES else values[attacked]
+        values = values[~np.isnan(values)]
+        value = float(values.mean()) if len(values) else None
         pairs += [(name, column.get("value"), value, rounding), (f"n of {name}", column.get("n"), len(values), 0.0)]
         ends = [column.get("low"), column.get("value"), column.get("high")]
         if None not in ends and ends != sorted(ends):
@@ -179,13 +186,22 @@ def _same(a: float | None, b: float | None, error: float) -> bool:
 
 def compare(first: Rows, second: Rows) -> dict[str, intervals.Comparison]:
     """Second minus first, paired by example, for every column of both: difference, interval and p-value."""
+    names = ("nat_acc", "adv_acc", *SCORES, *faithfulness.SCORES)
+    keys = [ACCURACIES.get(name, name) for name in names]
+    sides = [{r["id"]: [r.get(key) for key in keys] for r in rows} for rows in (first, second)]
+    shared = sorted(sides[0].keys() & sides[1].keys())
+    scored = sum((~np.isnan(_table(side.values(), keys))).sum(axis=0) for side in sides)
+    differences = _table(map(sides[1].__getitem__, shared), keys) - _table(map(sides[0].__getitem__, shared), keys)
     found = {}
-    for name in ("nat_acc", "adv_acc", *SCORES, *faithfulness.SCORES):
-        key = ACCURACIES.get(name, name)
-        sides = [{r["id"]: r[key] for r in rows if r.get(key) is not None} for rows in (first, second)]
-        if sides[0].keys() & sides[1].keys():
-            found[name] = intervals.paired(sides[0], sides[1])
+    for name, column, known in zip(names, differences.T, scored, strict=True):
+        if len(kept := column[~np.isnan(column)]):
+            found[name] = intervals.compared(kept, unpaired=int(known) - 2 * len(kept))
     return found
+
+
+def _table(rows: Iterable[Sequence[float | None]], keys: Sequence[str]) -> NDArray[np.float64]:
+    """(rows, keys) numbers, NaN for None."""
+    return np.array(list(rows), dtype=np.float64).reshape(-1, len(keys))
 
 
 def _curve(curves: Iterable[Sequence[float]]) -> list[float]:

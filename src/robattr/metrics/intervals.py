@@ -108,6 +108,11 @@ def paired(first: Mapping[int, Score], second: Mapping[int, Score]) -> Compariso
     if not shared:
         raise InvalidInput("expected two evaluations of the same examples, got no id in common: evaluate both alike")
     differences = _floats(map(second.__getitem__, shared)) - _floats(map(first.__getitem__, shared))
+    return compared(differences, unpaired=unpaired)
+
+
+def compared(differences: Floats, *, unpaired: int = 0) -> Comparison:
+    """The comparison of two models with these differences, second − first, one for each pair."""
     kept, excluded = _finite(differences)
     estimate = _expanded_mean(kept, excluded) if _many(kept - kept.mean()) else mean(differences)
     return Comparison(estimate, _sign_flip(kept), unpaired)
@@ -191,4 +196,4 @@ def _finite(values: Iterable[Score]) -> tuple[Floats, int]:
 def _floats(values: Iterable[Score]) -> Floats:
     if isinstance(values, np.ndarray):
         return np.asarray(values, dtype=np.float64)
-    return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+    return np.array(list(values), dtype=np.float64)  # None becomes NaN
