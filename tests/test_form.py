@@ -46,7 +46,9 @@ def test_other_values_are_named_by_their_place(value: object, says: str) -> None
 
 
 def test_deep_and_odd_texts_are_value_errors() -> None:
+    assert parse_json('"\\ud83d\\ude00"') == "😀"
     for parse, text in (
+        (parse_json, '{"half a character": ["\\ud800"]}'),
         (parse_json, "[" * 100_000),
         (parse_toml, "a = " + "[" * 100_000),
         (parse_json, "9" * 5000),

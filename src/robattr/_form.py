@@ -33,10 +33,14 @@ _DECODER = json.JSONDecoder(parse_constant=lambda _: None)  # made once: `json.l
 
 def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text; NaN and infinities, which JSON lacks, become None. Raises ValueError alone."""
+    text = text if isinstance(text, str) else text.decode(json.detect_encoding(text))
     try:
-        return _DECODER.decode(text if isinstance(text, str) else text.decode(json.detect_encoding(text)))
+        value = _DECODER.decode(text)
+        if "\\ud" in text or "\\uD" in text:
+            json.dumps(value, ensure_ascii=False).encode()  # half a character cannot be written
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    return value
 
 
 def parse_toml(text: str) -> dict[str, Any]:

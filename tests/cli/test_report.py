@@ -67,6 +67,14 @@ def test_another_page_ending_and_no_format_are_refused(run: str, tmp_path: Path)
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["report", "record", "figures"])
+def test_names_of_written_files_reach_the_terminal_escaped(run: str, tmp_path: Path, name: str) -> None:
+    out = tmp_path / f"\x1b]0;owned\x07{'.html' * (name == 'report')}"
+    said = CliRunner().invoke(app, [name, run, "-o", str(out)], catch_exceptions=False).output
+    assert "\\x1b]0;owned\\x07" in said
+    assert not set(said) & {"\x1b", "\x07"}
+
+
 def test_record_says_what_it_wrote_and_what_is_unchanged(run: str, tmp_path: Path) -> None:
     words = ["record", run, "-o", str(tmp_path / "results")]
     first, second = (CliRunner().invoke(app, words, catch_exceptions=False).output.splitlines() for _ in range(2))

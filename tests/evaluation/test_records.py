@@ -84,7 +84,15 @@ def test_damage_is_an_error_not_a_gap(path):
     begin(path, SETTINGS)
     append(path, [record(i) for i in range(3)])
     part = path.with_name("paper-ig.from0.jsonl")
-    for damage in (b'{"id"', b"{}", b"[1]", b'{"id": null}', b'{"id": "a"}', b'{"id": 1, "insertion": "a"}'):
+    for damage in (
+        b'{"id"',
+        b"{}",
+        b"[1]",
+        b'{"id": null}',
+        b'{"id": "a"}',
+        b'{"id": 1, "insertion": "a"}',
+        b'{"id": 0}',
+    ):
         lines = part.read_bytes().split(b"\n")
         lines[1] = damage
         part.write_bytes(b"\n".join(lines))

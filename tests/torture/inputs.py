@@ -140,7 +140,7 @@ def files(base: Path, place: Path, tally: Tally, number: int, each: int) -> None
     """Damage each file `each` times and run the commands that read it."""
     again = place / "again"
     shutil.copytree(base, again)
-    remade = numbers(run(EVALUATE, again))  # a summary that is damaged is made again from the records
+    remade = numbers(run(EVALUATE, again))  # a damaged summary is made again from the records, a lost record measured
     for name, commands in FILES.items():
         source = _checkpoint(base) if name == "run/checkpoint" else base / name
         content = source.read_bytes()
@@ -157,7 +157,7 @@ def files(base: Path, place: Path, tally: Tally, number: int, each: int) -> None
             target.write_bytes(bad)
             ended = run(words, here, patience=PATIENCE)
             shutil.rmtree(here)
-            whole = remade if words == EVALUATE and name == f"{RECORDS}.json" else None
+            whole = remade if words == EVALUATE and name in (f"{RECORDS}.json", f"{RECORDS}.jsonl") else None
             tally.judge(name, words, ended, sealed=name in SEALED and _changed(content, bad), whole=whole)
 
         _many(st.tuples(of(name, content), st.sampled_from(commands)), lambda pair: attempt(*pair), number, each)

@@ -121,7 +121,7 @@ def audit(
         _say(f"note: {len(found.skipped)} files are not readable images and were skipped; the page lists them")
     _show(found.verdict)
     if found.page is not None:
-        typer.echo(f"wrote {found.page}")
+        typer.echo(printable(f"wrote {found.page}"))
 
 
 def harden(
@@ -187,7 +187,7 @@ def harden(
         raise typer.Exit(128 + (found.outcome.stopped_by or signal.SIGTERM))
     _say(f"before: {found.before.headline}")
     _show(found.after)
-    typer.echo(f"wrote {found.page} and {found.outcome.path / 'model.safetensors'}")
+    typer.echo(printable(f"wrote {found.page} and {found.outcome.path / 'model.safetensors'}"))
 
 
 def doctor(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robattr._progress import Watching
-from robattr._text import duration, interval, number, numbers
+from robattr._text import duration, interval, number, numbers, printable
 from robattr.cli import audit as own_model
 from robattr.cli._options import Device, Fresh, known_runs
 from robattr.cli._tables import show_table
@@ -114,7 +114,7 @@ def certify(
         if leads:
             show(found.summary)
     if leads:
-        typer.echo(f"wrote {out}")
+        typer.echo(printable(f"wrote {out}"))
 
 
 def show_intervals(found: Mapping[str, list[float]], name: str) -> None:
@@ -173,7 +173,7 @@ def show(summary: Mapping[str, Any]) -> None:
             f"{found['worst']['overlap'] / k:.0%} and a cosine of {found['worst']['cosine']:.3f} on average."
         )
     for line in lines:
-        typer.echo(line)
+        typer.echo(printable(line))
 
 
 def _announce(examples: Examples, seconds: float) -> None:

@@ -36,7 +36,7 @@ def list_datasets(data_dir: DataDir = None) -> None:
     show_table(headings, rows, wrap=True)
     for name in data.names():
         typer.echo(f"{name}: {data.info(name).citation}")
-    typer.echo(f"looked in {data.root(data_dir)}")
+    typer.echo(printable(f"looked in {data.root(data_dir)}"))
 
 
 def fetch(
@@ -49,7 +49,7 @@ def fetch(
     from robattr import data
 
     for path in data.fetch(name, data_dir):
-        typer.echo(path)
+        typer.echo(printable(str(path)))
     verify(name, data_dir)
 
 

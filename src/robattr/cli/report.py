@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from robattr._text import printable
 from robattr.cli import reproduce
 from robattr.errors import InvalidInput, nearest
 
@@ -36,7 +37,7 @@ def record(
     from robattr.reporting import read_runs, write_records
 
     for path, new in write_records(read_runs(runs), out, name=name, force=force):
-        typer.echo(f"wrote {path} ({_size(path)})" if new else f"unchanged {path}")
+        typer.echo(printable(f"wrote {path} ({_size(path)})" if new else f"unchanged {path}"))
 
 
 def report(
@@ -53,7 +54,7 @@ def report(
             "(`robattr figures` writes the table as Markdown)"
         )
     path = write_page(read_runs(runs), out, title=title)
-    typer.echo(f"wrote {path} ({_size(path)})")
+    typer.echo(printable(f"wrote {path} ({_size(path)})"))
 
 
 def figures(
@@ -73,7 +74,7 @@ def figures(
         if name not in FORMATS:
             raise InvalidInput(f"unknown format {name!r}; {nearest(name, FORMATS)}")
     for path in write_figures(read_runs(runs), out, formats=wanted, rows=rows):
-        typer.echo(f"wrote {path}")
+        typer.echo(printable(f"wrote {path}"))
 
 
 def card(
@@ -87,7 +88,7 @@ def card(
 
     path = out or run / "README.md"
     write_atomically(path, model_card(run, license=license).encode())
-    typer.echo(f"wrote {path}")
+    typer.echo(printable(f"wrote {path}"))
 
 
 def _size(path: Path) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from robattr._text import printable
 from robattr.cli._options import DataDir, Device, DryRun, Fresh, Protocol, choices
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _show(jobs: list[Job], folder: Path, *, title: str) -> None:
     for pair, *cells, examples in (row for group in groups for row in differences(group)):
         said = "; ".join(f"{title} {cell}" for title, cell in zip(titles, cells, strict=True))
         console.print(f"{pair}, on the {examples} examples scored in both: {said}", markup=False)
-    console.print(f"\nopen {page}", markup=False, soft_wrap=True)
+    console.print(f"\nopen {printable(str(page))}", markup=False, soft_wrap=True)
 
 
 def _describe(jobs: list[Job], device: str, *, workers: int = 1) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from robattr._text import printable
 from robattr.cli._options import DataDir, Device, DryRun, Fresh, choices, known_recipes
 from robattr.errors import InvalidInput, nearest
 
@@ -111,7 +112,7 @@ def train_warm_start(run: TrainConfig, *, device: str, data_dir: Path | None, be
     path = _default_out(replace(first, recipe=f"{first.recipe}-held-out") if held_out else first)
     alone = os.environ.get("WORLD_SIZE", "1") == "1"
     if alone and not begun and not Job(first, path, map="ig", examples=0).trained:
-        typer.echo(f"{run.recipe} starts from {first.recipe}, which is trained first: {path}", err=True)
+        typer.echo(printable(f"{run.recipe} starts from {first.recipe}, which is trained first: {path}"), err=True)
         _report(first, train(first, path, device=device, data_dir=data_dir))
     return replace(run, warm_start=path.as_posix())
 
@@ -130,7 +131,7 @@ def _report(run: TrainConfig, outcome: Outcome) -> None:
         raise typer.Exit(128 + number)
     if leads:
         accuracy = "" if outcome.val_accuracy is None else f"  validation accuracy {outcome.val_accuracy:.2%}"
-        typer.echo(f"{outcome.path}  {outcome.step} steps{accuracy}")
+        typer.echo(printable(f"{outcome.path}  {outcome.step} steps{accuracy}"))
 
 
 def sweep(
@@ -262,7 +263,7 @@ def _flags(*, seed: int | None, precision: str | None) -> list[str]:
 def _describe(run: TrainConfig, out: Path) -> None:
     from robattr.training.settings import to_toml
 
-    typer.echo(f"# {out}")
+    typer.echo(printable(f"# {out}"))
     for note in (f"{run.second_order} second-order gradients per example and update", *run.unreached()):
-        typer.echo(f"# {note}")
+        typer.echo(printable(f"# {note}"))
     typer.echo(to_toml(run), nl=False)

@@ -148,6 +148,8 @@ def _lines(path: Path) -> dict[int, tuple[bytes, Record]]:
                 record = parse_json(line)
                 if not FITS(record):
                     check_form(record, FORM)
+                if found.get(record["id"], (line,))[0] != line:
+                    raise ValueError(f"example {record['id']} was there before, with other values")
                 found[record["id"]] = line, record
             except ValueError as cause:
                 raise CheckpointError(
