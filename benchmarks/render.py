@@ -35,10 +35,10 @@ shown here. `make bench` measures on your machine.
   paper's rule, m and batch. Its attack on explanations takes one example at a time.
 - **Engine**: robattr. Both run in one process on the same inputs and briefly trained weights.
 - **Times** are medians after a warm-up, without compilation, which is paid once and cached.
-- Before a case is timed, port and engine must agree: gradients and maps within a relative distance of
-  {ALLOWANCES}; in the attack, the engine's first step may lose a share of Σ|∇J| of
-  {LOSSES}. Reduced precision needs more room, because signs of IG and of ReLUs
-  flip near zero. A case that disagrees has no time and fails the run."""
+- Port and engine must agree, else a case has no time and fails the run. Allowed for the relative distance of gradients
+  and maps: {ALLOWANCES}; for the share of Σ|∇J| that the attack's first step loses:
+  {LOSSES}. Reduced precision needs more, because signs of IG and of ReLUs flip near
+  zero."""
 
 COMPARED = ("case", "device", "what", "port, ms", "engine, ms", "ratio")
 DETAILS = ("case", "what", "engine", "port, fastest–slowest ms", "engine, fastest–slowest ms", "difference (allowed)",

@@ -26,8 +26,8 @@ LINK = re.compile(r"(\]\(|(?:src|href)=\")(?!\w+:|#|/)([^)\s#\"]+)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put a page of every room in the place of REFERENCE."""
-    reference = [f"reference/{room}.md" for room in rooms()]
+    """Put a page of every subpackage in the place of REFERENCE."""
+    reference = [f"reference/{subpackage}.md" for subpackage in subpackages()]
     for section in config.nav or []:
         for title, entries in section.items() if isinstance(section, dict) else ():
             if "REFERENCE" in entries:
@@ -39,8 +39,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the reference pages, the pages of the repository's root, and the files that pages link to outside docs/."""
     for page in sorted(ROOT.glob("*.md")):
         files.append(File.generated(config, PAGES.get(page.name, page.name), content=page.read_text("utf-8")))
-    for room in rooms():
-        files.append(File.generated(config, f"reference/{room}.md", content=reference(room)))
+    for subpackage in subpackages():
+        files.append(File.generated(config, f"reference/{subpackage}.md", content=reference(subpackage)))
     for file in list(files.documentation_pages()):
         for _, target in LINK.findall(file.content_string):
             found = in_repository(file.src_uri, target)
@@ -106,12 +106,12 @@ def uri_of(file: Path) -> str:
     return PAGES.get(path, path if "/" not in path and path.endswith(".md") else f"repository/{path}")
 
 
-def rooms() -> list[str]:
-    """The package, the formula and its objectives, then the other public rooms and modules by name."""
+def subpackages() -> list[str]:
+    """The package, the formula and its objectives, then the other public subpackages and modules by name."""
     package = ROOT / "src" / "robattr"
     found = {file.parent.name for file in package.glob("*/__init__.py")} | {file.stem for file in package.glob("*.py")}
     first = ["formula", "objectives"]
-    return ["robattr", *first, *sorted(room for room in found - {*first, "cli"} if not room.startswith("_"))]
+    return ["robattr", *first, *sorted(name for name in found - {*first, "cli"} if not name.startswith("_"))]
 
 
 def public(module: str) -> list[str]:
@@ -129,13 +129,13 @@ def public(module: str) -> list[str]:
     return [name for name in names if not name.startswith("_")]
 
 
-def reference(room: str) -> str:
-    """A page of a room: its docstring, then each public name with its own."""
-    module = "robattr" if room == "robattr" else f"robattr.{room}"
+def reference(subpackage: str) -> str:
+    """A page of a subpackage: its docstring, then each public name with its own."""
+    module = "robattr" if subpackage == "robattr" else f"robattr.{subpackage}"
     lines = [f"# `{module}`", "", f"::: {module}", "    options: {show_root_heading: false, members: false}", ""]
-    if room == "robattr":
+    if subpackage == "robattr":
         for name in public(module):
-            home = next(r for r in rooms()[1:] if name in public(f"robattr.{r}"))
+            home = next(r for r in subpackages()[1:] if name in public(f"robattr.{r}"))
             lines.append(f"- [`{name}`][robattr.{home}.{name}]")
     else:
         for name in public(module):

@@ -35,7 +35,7 @@ def dotted_names(text: str) -> set[str]:
 
 
 def exists(name: str) -> bool:
-    """Whether a dotted name is found: the room as an attribute of robattr, the rest as attributes or submodules."""
+    """Whether a dotted name is found: as an attribute of robattr, further names as attributes or submodules."""
     _, *parts = name.split(".")
     found: object = robattr
     for i, part in enumerate(parts):
@@ -79,8 +79,8 @@ def test_every_command_exists(page: str) -> None:
 
 
 def test_dir_lists_every_public_name() -> None:
-    rooms = {file.parent.name for file in PACKAGE.glob("*/__init__.py")}
-    assert rooms - {"cli"} <= set(dir(robattr))
+    subpackages = {file.parent.name for file in PACKAGE.glob("*/__init__.py")}
+    assert subpackages - {"cli"} <= set(dir(robattr))
     assert {"IG", "Robust", "train", "evaluate", "audit", "harden", "doctor", "load_model"} <= set(dir(robattr))
     assert all(hasattr(robattr, name) for name in dir(robattr))
 
@@ -131,7 +131,7 @@ def test_contributings_names_occur_in_the_source() -> None:
 
 
 def test_importing_robattr_is_light() -> None:
-    """Torch is loaded at the first name, optional packages and the rooms above the formula when they are used."""
+    """Torch is loaded at the first name, optional packages and the subpackages above the formula when they are used."""
     code = (
         "import sys, robattr; assert 'torch' not in sys.modules; robattr.IG; "
         "heavy = {'scipy', 'PIL', 'requests', 'typer', 'rich', 'matplotlib', 'jinja2', "
@@ -146,5 +146,5 @@ def test_type_checkers_see_the_names_that_are_imported_at_their_first_use() -> N
     tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
     (seen,) = (node.body for node in tree.body if isinstance(node, ast.If))
     imports = [node for node in seen if isinstance(node, ast.ImportFrom)]
-    assert {a.name for n in imports for a in n.names if n.module == "robattr"} == set(robattr._ROOMS)
+    assert {a.name for n in imports for a in n.names if n.module == "robattr"} == set(robattr._SUBPACKAGES)
     assert {a.name: n.module for n in imports for a in n.names if n.module != "robattr"} == robattr._LAZY

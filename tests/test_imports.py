@@ -1,6 +1,6 @@
-"""Imports point one way: a room imports only the rooms before it.
+"""Imports point one way: a subpackage imports only the subpackages before it.
 
-Read from the syntax tree, so that imports inside functions, under TYPE_CHECKING and by `from robattr import room`
+Read from the syntax tree, so that imports inside functions, under TYPE_CHECKING and by `from robattr import subpackage`
 count as well.
 """
 
@@ -17,17 +17,17 @@ ORDER = (
     "errors", "formula", "objectives", "engine", "data", "models", "metrics", "attacks", "training", "recipes",
     "evaluation", "runs", "certificates", "reporting", "auditing", "integrations", "reproduce", "cli", "robattr",
 )  # fmt: skip
-SAME_ROOM = {
+SAME_SUBPACKAGE = {
     "_form": "errors", "_progress": "errors", "_text": "errors", "_extras": "errors", "_version": "errors",
     "__init__": "robattr", "__main__": "robattr",
 }  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def room_of(module: str) -> str:
-    """The room of a dotted module; names that only robattr/__init__.py has belong to the last room, `robattr`."""
+def subpackage_of(module: str) -> str:
+    """The subpackage of a dotted module; names that only robattr/__init__.py has belong to the last one, `robattr`."""
     first = module.split(".")[1] if "." in module else "__init__"
-    return SAME_ROOM.get(first, first if first in ORDER else "robattr")
+    return SAME_SUBPACKAGE.get(first, first if first in ORDER else "robattr")
 
 
 def imported(source: str, package: str) -> Iterator[str]:
@@ -44,11 +44,11 @@ def imported(source: str, package: str) -> Iterator[str]:
 
 
 def upward(file: Path, source: str) -> list[str]:
-    """The imports of a file that lead to a room after its own."""
+    """The imports of a file that lead to a subpackage after its own."""
     package = ".".join(["robattr", *file.relative_to(PACKAGE).parts[:-1]])
-    own = ORDER.index(room_of(".".join(["robattr", *file.relative_to(PACKAGE).with_suffix("").parts])))
+    own = ORDER.index(subpackage_of(".".join(["robattr", *file.relative_to(PACKAGE).with_suffix("").parts])))
     targets = (name for name in imported(source, package) if name.split(".")[0] == "robattr")
-    return sorted({name for name in targets if ORDER.index(room_of(name)) > own})
+    return sorted({name for name in targets if ORDER.index(subpackage_of(name)) > own})
 
 
 def test_imports_point_one_way() -> None:
@@ -56,9 +56,9 @@ def test_imports_point_one_way() -> None:
     assert {file: names for file, names in wrong.items() if names} == {}
 
 
-def test_every_file_is_in_a_known_room() -> None:
+def test_every_file_is_in_a_known_subpackage() -> None:
     found = {file.relative_to(PACKAGE).parts[0].removesuffix(".py") for file in FILES}
-    assert found <= {*ORDER, *SAME_ROOM}
+    assert found <= {*ORDER, *SAME_SUBPACKAGE}
 
 
 @pytest.mark.parametrize(

@@ -49,10 +49,10 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
 
 
 def has_page(name: str, entries: set[str]) -> bool:
-    """Whether a name of the package has an entry under the room that it comes from, or is such a room."""
+    """Whether a name of the package has an entry under the subpackage that it comes from, or is such a subpackage."""
     short = name.removeprefix("robattr.")
-    rooms = {entry.split(".")[1] for entry in entries if entry.count(".") > 1}
-    return short in rooms or any(f"robattr.{room}.{short}" in entries for room in rooms)
+    subpackages = {entry.split(".")[1] for entry in entries if entry.count(".") > 1}
+    return short in subpackages or any(f"robattr.{subpackage}.{short}" in entries for subpackage in subpackages)
 
 
 def test_pages_ask_nothing_of_the_network(site: Path) -> None:

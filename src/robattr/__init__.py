@@ -113,7 +113,7 @@ if _TYPE_CHECKING:
     from robattr.training import sweep as sweep
     from robattr.training import train as train
 
-_ROOMS = (
+_SUBPACKAGES = (
     "attacks", "auditing", "certificates", "data", "engine", "evaluation", "formula", "integrations", "metrics",
     "models", "objectives", "recipes", "reporting", "reproduce", "runs", "training",
 )  # fmt: skip
@@ -141,7 +141,7 @@ __all__ = ["objectives", *_LAZY]
 
 def __getattr__(name: str) -> object:
     """Import a name at its first use: `robattr --help` and shell completion do not wait for torch."""
-    if name in _ROOMS:
+    if name in _SUBPACKAGES:
         return _import_module(f"robattr.{name}")
     if name in _LAZY:
         return getattr(_import_module(_LAZY[name]), name)
@@ -150,4 +150,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """Every public name, also those not imported yet."""
-    return sorted({*globals(), *_ROOMS, *_LAZY})
+    return sorted({*globals(), *_SUBPACKAGES, *_LAZY})

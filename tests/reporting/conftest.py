@@ -1,4 +1,4 @@
-"""Runs with invented numbers, made once for the whole room; tests that change one write their own."""
+"""Runs with invented numbers, made once for the whole folder; tests that change one write their own."""
 
 from __future__ import annotations
 
