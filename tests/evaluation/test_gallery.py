@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from evaluation_fixtures import IG, TOY
+from evaluation_fixtures import IG, TOY, toy_case
 from fake_runs import write_run
+from robattr.engine.compiled import traced
 from robattr.errors import CheckpointError
 from robattr.evaluation.gallery import Gallery, choose, frames, read_gallery, thinned_file
 from robattr.evaluation.suite import attribution_attacks
@@ -43,6 +44,21 @@ def test_an_attack_that_does_not_leave_the_image_is_shown_from_the_next_restart(
     shown = frames([attack], x, y, records, protocol=TOY)
     assert (shown.perturbed[:, -1] != shown.image).any(axis=(1, 2, 3)).all()
     assert (shown.kendall[:, -1] < 1).all()
+
+
+def test_compiled_passes_show_the_same_walk(monkeypatch) -> None:
+    """They have a fixed number of rows; the examples of a gallery are fewer, or come in parts."""
+    monkeypatch.setattr("robattr.engine.compiled.inductor", traced)
+    net, x, y = toy_case()
+    records = [{"id": b, "label": int(y[b]), "attack": 0, "repeat": b % 2} for b in range(5)]
+    eager, compiled = (
+        frames(attribution_attacks(TOY, net, IG, images=True, batch=batch), x[:5], y[:5], records, protocol=TOY)
+        for batch in (None, 2)
+    )
+    for key in ("id", "perturbed", "kept"):
+        np.testing.assert_array_equal(getattr(eager, key), getattr(compiled, key))
+    for key in ("before", "after", "topk", "kendall"):
+        np.testing.assert_allclose(getattr(eager, key), getattr(compiled, key), atol=2e-3)
 
 
 def test_a_damaged_gallery_is_refused(tmp_path: Path) -> None:

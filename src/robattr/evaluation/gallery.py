@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from robattr.attacks.ifia import IFIA
 from robattr.attacks.per_example_rng import Row
+from robattr.attacks.result import padded
 from robattr.engine.batch_size import rows_that_fit
 from robattr.errors import CheckpointError
 from robattr.evaluation.diagnostics import curve_points, spread
@@ -104,14 +106,15 @@ def frames(attacks: Sequence[IFIA], x: Tensor, y: Tensor, records: Sequence[Reco
     parts, order = [], []
     for number, attack in enumerate(attacks):
         chosen = [b for b, record in enumerate(records) if record["attack"] == number]
-        size = rows_that_fit(attack.model, x, passes=attack.map.nodes, least=SMALLEST_BATCH)
+        fits = rows_that_fit(attack.model, x, passes=attack.map.nodes, least=SMALLEST_BATCH)
+        size = attack.batch * attack.restarts if attack.batch else fits  # compiled passes have a fixed number of rows
         for first in range(0, len(chosen), size):
             at = chosen[first : first + size]
             rows = [(int(records[b]["id"]), int(records[b]["repeat"])) for b in at]
-            part, unmoved = _frames(attack, x[at], y[at], rows, protocol=protocol)
+            part, unmoved = _frames(attack, x[at], y[at], rows, size=size, protocol=protocol)
             if stuck := [b for b in range(len(at)) if unmoved[b]]:
                 next_restart = [(rows[b][0], rows[b][1] + 1) for b in stuck]
-                again, _ = _frames(attack, x[at][stuck], y[at][stuck], next_restart, protocol=protocol)
+                again, _ = _frames(attack, x[at][stuck], y[at][stuck], next_restart, size=size, protocol=protocol)
                 for key, values in again.items():
                     part[key][stuck] = values
             parts.append(part)
@@ -123,9 +126,13 @@ def frames(attacks: Sequence[IFIA], x: Tensor, y: Tensor, records: Sequence[Reco
 
 
 def _frames(
-    attack: IFIA, x: Tensor, y: Tensor, rows: Sequence[Row], *, protocol: Protocol
+    attack: IFIA, x: Tensor, y: Tensor, rows: Sequence[Row], *, size: int, protocol: Protocol
 ) -> tuple[dict[str, Array], list[bool]]:
-    """The iterates of one attack from the starts of `rows`, and whether the last one is still x."""
+    """The iterates of one attack from the starts of `rows`, at most `size`, and whether the last one is still x."""
+    count = len(rows)
+    if attack.batch:
+        at = padded(torch.arange(count), size)
+        x, y, rows = x[at], y[at], [rows[b] for b in at.tolist()]
     attack = attack.shortened() if attack.can_shorten(x).all() else attack
     places = spread(curve_points(protocol.steps), attack.scored)
     with second_order(attack.model):
@@ -144,7 +151,7 @@ def _frames(
         "kendall": np.stack([_array(kendall(before, map)) for map in after], axis=1),
         "kept": np.stack([_array(step.kept) for step in shown], axis=1),
     }
-    return arrays, unmoved
+    return {key: values[:count] for key, values in arrays.items()}, unmoved[:count]
 
 
 def read_gallery(path: Path) -> Gallery:

@@ -177,10 +177,14 @@ class _Job:
 
     def _batch(self, at: Sequence[int]) -> list[Record]:
         x, y, ids = self.examples(at)
-        size = -(-self.size // self.parts.count) if self.compiled else None
         return evaluate_batch(
-            self.model, x, y, ids=ids, protocol=self.protocol, map=self.map, source=self.source, batch=size
+            self.model, x, y, ids=ids, protocol=self.protocol, map=self.map, source=self.source, batch=self.compiled_for
         )
+
+    @property
+    def compiled_for(self) -> int | None:
+        """The number of examples for which attacks are compiled; None where they run eagerly."""
+        return -(-self.size // self.parts.count) if self.compiled else None
 
     def _announce(self, examples: int) -> None:
         """Say how long so many examples take, where it is asked for."""
@@ -303,7 +307,9 @@ class _Job:
         shown = gallery.choose(records)
         if shown and self.x.dim() == 4:
             x, y, _ = self.examples_of(shown)
-            found = self.parts.whole(lambda: gallery.frames(self.attacks(), x, y, shown, protocol=self.protocol))
+            found = self.parts.whole(
+                lambda: gallery.frames(self.attacks(batch=self.compiled_for), x, y, shown, protocol=self.protocol)
+            )
             write_atomically(gallery.path_for(path), found.file)
 
 
