@@ -93,7 +93,7 @@ def test_a_terminal_has_a_bar_and_lines_above_it(monkeypatch, capsys) -> None:
 def test_parts_are_estimated_when_they_begin(clock: Clock, capsys) -> None:
     with Watching() as watch:
         watch("paper ig", 0, 10)
-        watch.expect("paper ig", 120.0)
+        watch.expect("paper ig", 120.0, "10 examples")
         assert capsys.readouterr().err == "paper ig: about 2.0 min for 10 examples\n"
         clock.now = 5.0
         watch("paper ig", 10, 10)
@@ -107,7 +107,7 @@ def test_parts_are_estimated_when_they_begin(clock: Clock, capsys) -> None:
     ]
     with Watching() as watch:
         watch("paper ig", 0, 10)
-        watch.expect("paper ig", 2.0)
+        watch.expect("paper ig", 2.0, "10 examples")
     assert capsys.readouterr().err == "", "a short task needs no estimate"
 
 
@@ -127,6 +127,6 @@ def test_an_interrupt_says_how_to_go_on(capsys) -> None:
 def test_another_process_than_the_leader_is_silent(capsys) -> None:
     with Watching(shown=False) as watch:
         watch("paper ig", 4, 10)
-        watch.expect("paper ig", 1e4)
+        watch.expect("paper ig", 1e4, "6 examples")
         watch("paper ig", 10, 10)
     assert capsys.readouterr().err == ""

@@ -106,13 +106,14 @@ class Progress:
     def _announce(self) -> None:
         """Say the first estimate, if there was none before."""
         if self.seconds is None and self.left is not None:
-            self.expect(time.monotonic() - self._began + self.left)
+            left = self.total - (self._first or 0)
+            self.expect(time.monotonic() - self._began + self.left, f"{left:,} {self.unit}")
 
-    def expect(self, seconds: float) -> None:
-        """Take an estimate of what was not done before, and say it if it is longer than a minute."""
+    def expect(self, seconds: float, what: str) -> None:
+        """Take an estimate of what is left, or of what follows, and say it if it is longer than a minute."""
         self.seconds = seconds
         if seconds >= LONG:
-            self.say(f"{self.title}: about {duration(seconds)} for {self.total - (self._first or 0):,} {self.unit}")
+            self.say(f"{self.title}: about {duration(seconds)} for {what}")
 
     def _speak(self) -> None:
         """Print a line every EVERY seconds, later every tenth of the time that has passed."""
@@ -146,9 +147,9 @@ class Watching:
             kept = "what was measured is recorded: " if any(part.done for part in self._parts.values()) else ""
             say(f"stopped; {kept}the same command continues")
 
-    def expect(self, title: str, seconds: float) -> None:
-        """Say how long a part that has begun will take, if it is longer than a minute."""
-        self._part(title).expect(seconds)
+    def expect(self, title: str, seconds: float, what: str) -> None:
+        """Say how long `what` of a part that has begun will take, if it is longer than a minute."""
+        self._part(title).expect(seconds, what)
 
     def __call__(self, title: str, done: int, total: int, unit: str = "examples") -> None:
         """Show how far the part is."""
@@ -158,7 +159,7 @@ class Watching:
         return self._parts.setdefault(title, Progress(title, unit, shown=self._shown))
 
 
-def expecting(watch: Watch, title: str) -> Callable[[float], None] | None:
+def expecting(watch: Watch, title: str) -> Callable[[float, str], None] | None:
     """What takes the estimate of a part; None for a `watch` of the user's."""
     return partial(watch.expect, title) if isinstance(watch, Watching) else None
 

@@ -193,7 +193,8 @@ def measure_on_validation(
             progress(0, len(x))
             each = seconds_per_pass(model, x[:1].to(world.device), y[:1].to(world.device))
             attacks = attribution_attacks(protocol, model, map, images=True)
-            progress.expect(evaluation_seconds(each, protocol, attacks, examples=len(x), images=True))
+            seconds = evaluation_seconds(each, protocol, attacks, examples=len(x), images=True)
+            progress.expect(seconds, f"{len(x):,} validation examples")
             for some, labels, numbers in zip(x.split(BLOCK), y.split(BLOCK), ids.split(BLOCK), strict=True):
                 inputs = some.to(world.device), labels.to(world.device)
                 records += evaluate_batch(model, *inputs, ids=numbers.tolist(), protocol=protocol, map=map)

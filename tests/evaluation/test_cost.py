@@ -60,12 +60,19 @@ def test_the_estimate_counts_the_passes_of_the_first_round() -> None:
 
 def test_the_estimate_comes_before_the_attack_and_is_of_what_is_left(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("robattr.evaluation.run.seconds_per_pass", lambda *_: 1.0)
-    net, (x, y), told = Counted().eval(), examples(6), []
-    for n in (4, 6, 6):
+    net, (x, _) = Counted().eval(), examples(6)
+    y = net(x).argmax(1)
+    each = passes(TINY, rounds=(0,)) / cost.SECOND_ORDER
+    for n, left in ((4, 4), (6, 2), (6, 0)):
+        told: list[tuple[float, object]] = []
         evaluate(
             net, x[:n], y[:n], protocol=TINY, map=integrated_gradients(3), out=OutputDir(tmp_path),
-            progress=lambda done, total: told.append((done, total)), expect=told.append,
+            progress=lambda done, total, told=told: told.append((done, total)),
+            expect=lambda seconds, what, told=told: told.append((seconds, what)),
         )  # fmt: skip
-    each = passes(TINY, rounds=(0,)) / cost.SECOND_ORDER
-    assert [at for at in told if not isinstance(at, tuple)] == pytest.approx([4 * each, 2 * each])
-    assert [told[0], *told[2:4], *told[5:]] == [(0, 4), (4, 4), (4, 6), (6, 6), (6, 6)]
+        assert told[0] == (n - left, n)
+        if left:
+            assert told[1:3] == [(pytest.approx(left * each), f"{left} examples"), (n, n)]
+            assert [what for _, what in told[3:]] == ["the curve over ε"]
+        else:
+            assert told[1:] == []

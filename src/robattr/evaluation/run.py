@@ -32,8 +32,8 @@ from robattr.engine.parts import Parts
 from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
 from robattr.evaluation.checks import check, check_kinds, check_source
-from robattr.evaluation.cost import evaluation_seconds, seconds_per_pass
-from robattr.evaluation.diagnostics import accuracies, score_against_eps, twin_cosine
+from robattr.evaluation.cost import SECOND_ORDER, evaluation_seconds, seconds_per_pass
+from robattr.evaluation.diagnostics import RADII, accuracies, score_against_eps, twin_cosine
 from robattr.evaluation.evaluate_batch import Record, evaluate_batch
 from robattr.evaluation.faithfulness import COMPARED, input_dependence
 from robattr.evaluation.flags import alarms, flags
@@ -46,6 +46,7 @@ from robattr.evaluation.summary import estimate, sealed, summarise
 from robattr.evaluation.summary import read as read_summary
 
 Progress = Callable[[int, int], None]
+Expect = Callable[[float, str], None]
 PROBED = 16  # correctly classified examples for the slower diagnostics
 BATCH = (8, 256)  # fewest and most examples attacked together
 
@@ -85,7 +86,7 @@ def evaluate(
     precision: str = "fp32",
     compiled: bool = False,
     progress: Progress = lambda done, total: None,
-    expect: Callable[[float], None] | None = None,
+    expect: Expect | None = None,
 ) -> Evaluation:
     """Attack `model` on the examples x, y under `protocol`, for one kind of map, and summarise the scores.
 
@@ -95,7 +96,7 @@ def evaluate(
     precision  of matrix products: fp32, tf32 or bf16
     compiled   compile the attribution attack (worth it on a GPU)
     progress   called with the numbers of examples that are done and of all: at first with those recorded before
-    expect     called after that with an estimate of the seconds that the others take
+    expect     called with estimates in seconds, and what takes them: the other examples, then the curve over ε
     """
     began = time.monotonic()
     check_kinds(model, x, y, protocol, map)
@@ -140,7 +141,7 @@ class _Job:
     source: nn.Module | None
     compiled: bool
     parts: Parts = field(default_factory=Parts)
-    expect: Callable[[float], None] | None = None
+    expect: Expect | None = None
 
     @property
     def device(self) -> torch.device:
@@ -189,10 +190,15 @@ class _Job:
     def _announce(self, examples: int) -> None:
         """Say how long so many examples take, where it is asked for."""
         if self.expect is not None and examples:
-            each = seconds_per_pass(self.source or self.model, self.x[:1].to(self.device), self.y[:1].to(self.device))
             attacks = [attack.shortened() if self.short else attack for attack in self.attacks()]
             images = self.x.dim() == 4
-            self.expect(evaluation_seconds(each, self.protocol, attacks, examples=examples, images=images))
+            seconds = evaluation_seconds(self.per_pass, self.protocol, attacks, examples=examples, images=images)
+            self.expect(seconds, f"{examples:,} examples")
+
+    @cached_property
+    def per_pass(self) -> float:
+        """Seconds of a second-order pass of one example."""
+        return seconds_per_pass(self.source or self.model, self.x[:1].to(self.device), self.y[:1].to(self.device))
 
     def measured(self, progress: Progress) -> list[Record]:
         records: list[Record] = []
@@ -283,6 +289,9 @@ class _Job:
             )
             x, y, ids = self.examples_of(scored[:PROBED])
             attack = self.attacks(batch=PROBED if self.compiled else None)[0]
+            if self.expect is not None:
+                once = replace(attack.shortened() if self.short else attack, restarts=1)
+                self.expect(self.per_pass / SECOND_ORDER * len(RADII) * len(x) * once.cost, "the curve over ε")
             made["curves"]["score_vs_eps"] = self.parts.whole(lambda: score_against_eps(attack, x, y, ids=ids))
             if betas := [beta for a in self.protocol.attacks for beta in a.betas if beta < inf]:
                 guide = self.map.guide or self.map
