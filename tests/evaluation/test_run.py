@@ -205,7 +205,7 @@ def test_two_processes_write_the_records_of_one(case, tmp_path: Path, whole: Pat
                 both.abort()
                 raise
 
-    monkeypatch.setattr(run.distributed, "barrier", barrier)
+    monkeypatch.setattr(torch.distributed, "barrier", barrier)
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(rank, number) for number in (0, 1)]:
             done.result()

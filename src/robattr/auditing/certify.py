@@ -20,7 +20,7 @@ from robattr.certificates.run import check_radii, seconds_per_copy
 from robattr.engine.processes import join
 from robattr.errors import InvalidInput
 from robattr.evaluation.checks import forward
-from robattr.evaluation.run import OutputDir
+from robattr.evaluation.output_dir import OutputDir
 
 RADIUS = 0.1  # of the range of the data
 SECOND_ORDER = 4  # a step of an attack through one copy, in units of a copy's map and logits

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import distributed
-
-from robattr._version import __version__
 from robattr.certificates.attack import KINDS
 from robattr.certificates.certificate import Bounds, Certificate, bounds_from
 from robattr.certificates.challenge import Challenge
@@ -26,9 +20,9 @@ from robattr.certificates.summary import at_radius, challenged, per_example
 from robattr.engine import precision as arithmetic
 from robattr.engine.files import write_atomically
 from robattr.errors import InvalidInput
+from robattr.evaluation.output_dir import OutputDir, provenance
 from robattr.evaluation.records import append, begin, merge, read
 from robattr.evaluation.resume_checks import check_same_map, check_same_predictions
-from robattr.evaluation.run import OutputDir, held
 from robattr.evaluation.summary import sealed
 from robattr.metrics import intervals
 
@@ -97,7 +91,7 @@ def certify(
             },
             "radii": [at_radius(bounds, radius) for radius in radii],
             "per_example": per_example(records, bounds, radii),
-            **_made(examples, began),
+            **provenance(examples.device, began),
         }
 
     records, made = _recorded(
@@ -134,7 +128,7 @@ def attack_certificates(
             "map": examples.map.name,
             "settings": settings,
             **challenged(records),
-            **_made(examples, began),
+            **provenance(examples.device, began),
         }
 
     make = partial(examples.attacked, known=certificates.records, claim=claim, how=how)
@@ -177,24 +171,24 @@ def _recorded(
             return records, summary(records)
         path = Path(out.folder) / f"{name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with held(path, out) as lock:
+        with out.locked(path) as lock:
             done = begin(path, settings)
             _check_same(examples, path, done)
-            _barrier(out)  # all have counted before one writes
+            out.wait()  # all have counted before one writes
             mine = examples.batches[out.rank :: out.world]
             watch = _Counter(progress, each * sum(map(len, mine)))
             left = [at for at in mine if {examples.ids[i] for i in at} - done]
             watch(watch.total - each * sum(map(len, left)))
             for at in left:
                 append(path, [r for r in make(at, watch) if r["id"] not in done])
-            _barrier(out)
+            out.wait()
             if out.rank == 0:
                 merge(path, examples.ids)
                 wanted = [r for r in read(path) if r["id"] in set(examples.ids)]
                 text = json.dumps(sealed(summary(wanted), wanted), indent=1, allow_nan=False)
                 write_atomically(path.with_suffix(".json"), f"{text}\n".encode())
             lock.check()
-    _barrier(out)
+    out.wait()
     records = [r for r in read(path) if r["id"] in set(examples.ids)]
     return records, json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
 
@@ -218,18 +212,3 @@ class _Counter:
     def __call__(self, more: int) -> None:
         self.done += more
         self.progress(self.done, self.total)
-
-
-def _made(examples: Examples, began: float) -> dict[str, Any]:
-    cuda = examples.device.type == "cuda"
-    return {
-        "versions": {"robattr": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        "device": torch.cuda.get_device_name(examples.device) if cuda else str(examples.device),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seconds": round(time.monotonic() - began, 1),
-    }
-
-
-def _barrier(out: OutputDir) -> None:
-    if out.world > 1:
-        distributed.barrier()

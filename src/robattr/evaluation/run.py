@@ -7,19 +7,16 @@ resumed any number of times, writes the same records.
 from __future__ import annotations
 
 import json
-import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from robattr._version import __version__
 from robattr.attacks.ifia import IFIA
@@ -27,7 +24,7 @@ from robattr.attacks.maps import AttributionMap, constant_along_ray
 from robattr.engine import in_use
 from robattr.engine import precision as arithmetic
 from robattr.engine.batch_size import rows_that_fit
-from robattr.engine.files import Lock, locked, write_atomically
+from robattr.engine.files import write_atomically
 from robattr.engine.parts import Parts
 from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
@@ -37,8 +34,9 @@ from robattr.evaluation.diagnostics import RADII, accuracies, score_against_eps,
 from robattr.evaluation.evaluate_batch import Record, evaluate_batch
 from robattr.evaluation.faithfulness import COMPARED, input_dependence
 from robattr.evaluation.flags import alarms, flags
+from robattr.evaluation.output_dir import OutputDir, provenance
 from robattr.evaluation.protocol import Protocol
-from robattr.evaluation.records import append, begin, discard, merge, read
+from robattr.evaluation.records import append, begin, merge, read
 from robattr.evaluation.resume_checks import check_same_map, check_same_predictions, digest_of_weights
 from robattr.evaluation.suite import attribution_attacks, prediction_attacks
 from robattr.evaluation.summary import check as check_summary
@@ -57,19 +55,6 @@ class Evaluation:
 
     records: list[Record]
     summary: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class OutputDir:
-    """Where an evaluation is written, and this process's share of the work.
-
-    With `fresh`, earlier files of the same protocol and map are deleted, after all checks have passed.
-    """
-
-    folder: Path
-    rank: int = 0
-    world: int = 1
-    fresh: bool = False
 
 
 def evaluate(
@@ -114,7 +99,7 @@ def evaluate(
             return Evaluation(records, job.summary(records, metadata, began))
         path = Path(out.folder) / f"{protocol.name}-{map.name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with held(path, out) as lock:
+        with out.locked(path) as lock:
             records, earlier = job.recorded(path, out, progress)
             if out.rank == 0 and not (earlier == len(records) and job.finished(path)):
                 job.write_gallery(path, records)
@@ -124,7 +109,7 @@ def evaluate(
                 text = json.dumps(sealed(made, records, path), indent=1, allow_nan=False)
                 write_atomically(path.with_suffix(".json"), f"{text}\n".encode())
             lock.check()
-    _barrier(out)
+    out.wait()
     return Evaluation(records, json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
 
 
@@ -216,7 +201,7 @@ class _Job:
         """
         wanted, done = set(self.ids), begin(path, self.fingerprint())
         self._check_same(path, done)
-        _barrier(out)  # all have counted before one writes
+        out.wait()  # all have counted before one writes
         mine = self.batches()[out.rank :: out.world]
         total = sum(map(len, mine))
         finished = sum(self.ids[at] in done for positions in mine for at in positions)
@@ -227,10 +212,10 @@ class _Job:
                 append(path, [r for r in self.batch(positions) if r["id"] in missing])
                 finished += len(missing)
                 progress(finished, total)
-        _barrier(out)
+        out.wait()
         if out.rank == 0:
             merge(path, self.ids)
-        _barrier(out)
+        out.wait()
         return [r for r in read(path) if r["id"] in wanted], len(wanted & done)
 
     def _check_same(self, path: Path, done: set[int]) -> None:
@@ -298,15 +283,7 @@ class _Job:
                 near = self.parts.whole(lambda: twin_cosine(guide, self.model, x, y, beta=max(betas)))
                 made["diagnostics"]["twin_cosine"] = float(near.median())
         made |= {"flags": flags(made), "alarms": alarms(made)}
-        cuda = self.device.type == "cuda"
-        return {
-            **made,
-            "versions": {"robattr": __version__, "torch": torch.__version__, "python": platform.python_version()},
-            "device": torch.cuda.get_device_name(self.device) if cuda else str(self.device),
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-            "seconds": round(time.monotonic() - began, 1),
-            "earlier": earlier,
-        }
+        return {**made, **provenance(self.device, began), "earlier": earlier}
 
     def attacks(self, *, batch: int | None = None) -> list[IFIA]:
         images = self.x.dim() == 4
@@ -320,29 +297,3 @@ class _Job:
                 lambda: gallery.frames(self.attacks(batch=self.compiled_for), x, y, shown, protocol=self.protocol)
             )
             write_atomically(gallery.path_for(path), found.file)
-
-
-@contextmanager
-def held(path: Path, out: OutputDir) -> Iterator[Lock]:
-    """Hold the lock of the records at `path`, on every process; with `fresh`, delete what is there.
-
-    The first process must find no other holder, not even a process that outlived its own first one. Then all share it.
-    """
-    name = f".{path.stem}.lock"
-    with ExitStack() as stack:
-        if out.rank == 0:
-            lock = stack.enter_context(locked(path.parent, name))
-            if out.fresh:
-                discard(path)
-            if out.world > 1:
-                lock.share()
-        _barrier(out)
-        if out.rank != 0:
-            lock = stack.enter_context(locked(path.parent, name, shared=True))
-        _barrier(out)
-        yield lock
-
-
-def _barrier(out: OutputDir) -> None:
-    if out.world > 1:
-        distributed.barrier()

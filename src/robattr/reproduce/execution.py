@@ -24,8 +24,9 @@ from robattr._progress import Watch, Watching, expecting, say
 from robattr.attacks.maps import by_name
 from robattr.engine.processes import choose_device
 from robattr.evaluation import for_dataset
+from robattr.evaluation.output_dir import OutputDir
 from robattr.evaluation.protocol import named
-from robattr.evaluation.run import OutputDir, evaluate
+from robattr.evaluation.run import evaluate
 from robattr.reproduce.plan import Job, Task, tasks
 from robattr.runs import open_run
 from robattr.training.loop import train
