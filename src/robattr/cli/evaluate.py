@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from robattr._form import uncollected
 from robattr._progress import Watching, expecting
 from robattr._text import printable
 from robattr.cli._options import (
@@ -150,8 +151,6 @@ def compare(
 
     The p-values are those of a paired test.
     """
-    from robattr._form import uncollected
-
     with uncollected():  # imports included: a third of the time
         from robattr.reporting.tables import COMPARED, comparison
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from robattr._form import uncollected
 from robattr._text import printable
 from robattr.cli import reproduce
 from robattr.errors import InvalidInput, nearest
@@ -53,7 +54,8 @@ def report(
             f"expected a page that ends in .html or .htm, got {out}: choose another --out "
             "(`robattr figures` writes the table as Markdown)"
         )
-    path = write_page(read_runs(runs), out, title=title)
+    with uncollected():  # a fifth of the time of a thousand runs
+        path = write_page(read_runs(runs), out, title=title)
     typer.echo(printable(f"wrote {path} ({_size(path)})"))
 
 
