@@ -18,7 +18,7 @@ from robattr.formula.sizes import l1
 
 NODES = 2  # of the gradient that is timed
 ENOUGH = 0.25  # seconds for one example above which no batch is timed
-RUNS = 5  # of a batch: the fastest counts, because other processes may slow some of them
+RUNS = 20  # of a batch: the fastest counts, because other processes and the start of threads slow some of them
 SECOND_ORDER = 4  # forward and backward passes in a second-order one
 
 
