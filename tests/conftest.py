@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from functools import cache
 from html import escape
 
@@ -12,6 +13,7 @@ from hypothesis import settings
 
 settings.register_profile("any-machine", deadline=None)
 settings.load_profile("any-machine")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and its children would
 typer.testing._get_command = cache(typer.main.get_command)  # built anew at every call, in a tenth of a second
 
 
