@@ -116,9 +116,10 @@ def test_ctrl_c_stops_all_processes_and_says_how_to_go_on(
         while not any(file.stat().st_size for file in tmp_path.glob("out/fashion-mini/*/metrics.jsonl")):
             assert process.is_alive(), log.read_text()
             time.sleep(0.02)
-        for _ in range(times):
-            send(process.pid, signal.SIGINT)
-            time.sleep(0.05)
+        with suppress(ProcessLookupError):  # it may have ended before the second one
+            for _ in range(times):
+                send(process.pid, signal.SIGINT)
+                time.sleep(0.05)
         process.join(timeout=60)
     finally:
         with suppress(ProcessLookupError):
