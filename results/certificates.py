@@ -89,7 +89,10 @@ CASES = (
     Case("fashion-mnist/ig-sum-norm", examples=25, weights="results/in_progress/fashion-mnist-ig-sum-norm"),
     Case("fashion-mnist/madry-tuned", examples=25),
     Case("fashion-mnist/ig-sum-norm-tuned", examples=25),
+    Case("gtsrb/madry-tuned", examples=25),
     Case("gtsrb/ig-norm-tuned", examples=25),
+    Case("gtsrb/ig-sum-norm-tuned", examples=25),
+    Case("flower/ig-sum-norm-tuned", examples=25),
 )
 
 
