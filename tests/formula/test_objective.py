@@ -317,7 +317,7 @@ def compiled_in_place() -> nn.Module:
 
 
 @pytest.mark.filterwarnings("ignore:Complex modules are a new feature")
-@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace")
 @pytest.mark.parametrize("name", sorted(MISTAKES))
 def test_a_mistake_is_explained_and_the_model_untouched(name: str) -> None:
     build, x, y, error, words = MISTAKES[name]

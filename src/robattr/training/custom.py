@@ -288,6 +288,8 @@ def _names(code: CodeType) -> list[str]:
 def _source(thing: Any) -> bytes:
     """The source text; where there is none (a prompt, `exec`), the compiled code."""
     try:
+        if isinstance(thing, FunctionType) and thing.__code__.co_filename == "<string>":
+            raise OSError("Python 3.13 returns the text of `python -c`")
         return inspect.getsource(thing).encode()
     except (OSError, TypeError):
         functions = [thing] if isinstance(thing, FunctionType) else vars(thing).values()
