@@ -136,7 +136,7 @@ _LAZY = {
     "smooth": "robattr.models",
     **dict.fromkeys(("TrainConfig", "sweep", "train"), "robattr.training"),
 }  # fmt: skip
-__all__ = ["objectives", *_LAZY]
+__all__ = ["RobattrError", "objectives", *_LAZY]
 
 
 def __getattr__(name: str) -> object:

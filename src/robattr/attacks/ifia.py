@@ -48,8 +48,8 @@ class IFIA:
                       kind "score" is a random search without gradients, "random" draws random signs
     keep              weight of the term −keep·relu(margin), which turns the ascent back where the prediction flips
     every             score every so many iterates, and the last one of each ascent
-    window            if the map has a coarse version: of so many successive iterates score only the one whose coarse
-                      map has the lowest first measure; `every` does not count then
+    window            above 1, if the map has a coarse version: that one gives the direction, and of so many successive
+                      iterates only the one with its lowest first measure is scored; `every` does not count then
     source            the net that gives the gradients instead of `model` (a transfer attack)
     measures          scores of (clean, perturbed) maps, 1 = equal; the first one selects the iterate
     batch             compile the passes for batches of that many examples, and pad shorter ones; None runs eagerly
@@ -220,7 +220,7 @@ class IFIA:
 
     @property
     def _guide(self) -> AttributionMap:
-        return self.map.guide or self.map
+        return self.map.guide or self._screen or self.map
 
     def _ascent(self, *, warm: bool) -> Ascent:
         if self.kind == "random":

@@ -74,7 +74,6 @@ def attribution_attacks(
     of `paper`, and its scores cannot be higher. All differentiate the map's coarse version; scores are of the map.
     """
     p = protocol
-    guided = replace(map, guide=map.guide or map.coarse)
     scores = measures(p, images=images)
     base = IFIA(
         model,
@@ -83,7 +82,7 @@ def attribution_attacks(
         p.steps,
         k=p.k,
         restarts=p.repeats,
-        map=guided if p.window > 1 else map,
+        map=map,
         bounds=p.bounds,
         window=p.window,
         source=source,
@@ -93,7 +92,7 @@ def attribution_attacks(
     )
     harder = replace(
         base,
-        map=guided,
+        map=replace(map, guide=map.guide or map.coarse),
         k=p.eval_k,
         restarts=1,
         start="ball",
@@ -179,8 +178,7 @@ def worst_case(
     control = noise_control(p, paper.model, paper.map)
     predictions = prediction_attacks(p, paper.source or paper.model)
     spent = _cost(paper, short) + sum(attack.cost for attack in predictions)
-    reference = replace(paper, map=replace(paper.map, guide=None), window=1)
-    limit = p.budget * (_cost(reference, short) + predictions[0].cost + _cost(control, short))
+    limit = p.budget * (_cost(replace(paper, window=1), short) + predictions[0].cost + _cost(control, short))
     active, settled, falling = torch.ones_like(short), torch.zeros_like(short), torch.zeros_like(base.score)
     noise = control(x, y, ids=ids, clean=clean) if not p.strict else None
     planned = list(zip(schedule(p, images=images), range(1, len(attacks)), strict=True))
