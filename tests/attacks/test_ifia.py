@@ -451,13 +451,12 @@ def test_of_a_window_the_iterate_with_the_lowest_coarse_score_is_scored(case) ->
     exact = attack(x, y)
     assert (screened(x, y).score >= exact.score).all()
     torch.testing.assert_close(screened(x, y).flips, exact.flips)
-    guided = (
-        replace(attack, map=replace(fine, guide=coarse)),
-        replace(attack, map=replace(fine, coarse=coarse), window=3),
-    )
-    ends = [list(a.iterates(x, y, clean, label, start=a.starts(x, rows), rows=rows))[-1] for a in guided]
-    for b in (ends[0].t == ends[1].t).nonzero()[:, 0].tolist():  # the coarse version gives the direction too
-        assert torch.equal(ends[0].x[b], ends[1].x[b])
+    guided = replace(attack, map=replace(fine, guide=coarse))
+    unguided = replace(attack, map=replace(fine, coarse=coarse), window=3)  # the coarse version gives the direction too
+    walk, short = (list(a.iterates(x, y, clean, label, start=a.starts(x, rows), rows=rows)) for a in (guided, unguided))
+    for found in short:
+        for b, t in enumerate(found.t.tolist()):
+            assert torch.equal(found.x[b], walk[t - 1].x[b])
     same = replace(attack, map=replace(fine, coarse=fine), window=3)(x, y)
     assert torch.equal(same.score, exact.score)
     assert torch.equal(same.iterate, exact.iterate)
