@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.fx import GraphModule
 
 from robattr import IG, l1, midpoint
@@ -196,6 +197,33 @@ def test_torchs_own_second_derivatives_would_be_counted() -> None:
 
     graph, _, _ = trace(update, (torch.rand(2, 3, 8, 8), torch.rand(4, 3, 3, 3)))
     assert kernels(graph)[1] > 0
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d])
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_frozen_batch_norm_is_an_affine_map_with_torchs_derivatives(norm: type[nn.Module], affine: bool) -> None:
+    n = int(norm.__name__[-2])
+    layer = norm(3, affine=affine).double()
+    x = torch.rand(4, 3, *(2,) * n, dtype=torch.float64)
+    layer(x)  # statistics of its own
+    layer.eval()
+    s, t = torch.rand(3, dtype=torch.float64) + 0.5, torch.randn(3, dtype=torch.float64)
+
+    def plain(x: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        given = {"weight": s, "bias": t} if affine else {}
+        return torch.tanh(functional_call(layer, given, (x,)) + t.sum() + s.sum())
+
+    def ours(x: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        with CustomDerivatives():
+            return plain(x, s, t)
+
+    graph, statistics, _ = trace(lambda *each: every_derivative(ours, *each), (x, s, t))
+    assert not [node for node in graph.graph.nodes if "batch_norm" in str(node.target)]
+    torch.testing.assert_close(graph(x, s, t, *statistics), every_derivative(plain, x, s, t), rtol=1e-11, atol=1e-11)
+    layer.train()
+    with CustomDerivatives():
+        found = layer(x)
+    torch.testing.assert_close(found, layer(x), rtol=0, atol=0)  # those of the batch
 
 
 @pytest.mark.parametrize("inplace", [False, True])

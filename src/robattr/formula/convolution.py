@@ -7,8 +7,9 @@
 and the derivatives of each of them are the other two. torch instead writes ∂⟨v, InputGradient(g, W)⟩/∂W, which every
 step on ‖IG‖₁ needs, as a convolution of v whose kernel is g, as large as an image: GPUs have no fast kernel for that.
 
-`CustomDerivatives()` is the mode in which torch's convolutions are these. torch's hard sigmoid, which has no second
-derivative, is min(max(x + 3, 0), 6)/6 there, which has one.
+`CustomDerivatives()` is the mode in which torch's convolutions are these. Two more functions are replaced there: batch
+norm with frozen statistics is s·x + t, because torch's takes a dozen operations for its second derivative; torch's hard
+sigmoid, which has none, is min(max(x + 3, 0), 6)/6.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def _blank(like: Tensor, shape: torch.Size) -> Tensor:
 
 
 class CustomDerivatives(TorchFunctionMode):
-    """While active, torch's convolutions and hard sigmoids have the derivatives above."""
+    """While active, torch's convolutions, frozen batch norms and hard sigmoids have the derivatives above."""
 
     def __torch_function__(
         self,
@@ -185,6 +186,26 @@ def each_axis(value: Any, n: int) -> list[int]:
     return several * n if len(several) == 1 else several
 
 
+def _batch_norm(
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
+    bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor | None:  # fmt: skip
+    """s·x + t, s = γ/√(σ² + eps) and t = β − s·μ of each channel; None where the statistics are those of the batch."""
+    if training or running_mean is None or running_var is None or not isinstance(input, Tensor):
+        return None
+    s = (running_var + eps).rsqrt() if weight is None else weight * (running_var + eps).rsqrt()
+    t = -s * running_mean if bias is None else bias - s * running_mean
+    shape = (1, -1, *(1,) * (input.dim() - 2))
+    return torch.addcmul(t.view(shape), input.to(s.dtype), s.view(shape)).to(input.dtype)
+
+
+def _aten_batch_norm(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
+    training: bool, momentum: float, eps: float, _: bool,
+) -> Tensor | None:  # fmt: skip
+    return _batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
 def _hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     out = F.relu6(input + 3.0) / 6.0
     return input.copy_(out) if inplace else out
@@ -197,6 +218,9 @@ REPLACED: dict[Any, Callable[..., Tensor | None]] = {
     torch.conv_transpose1d: _conv_transpose(1),
     torch.conv_transpose2d: _conv_transpose(2),
     torch.conv_transpose3d: _conv_transpose(3),
+    F.batch_norm: _batch_norm,
+    torch.batch_norm: _aten_batch_norm,
+    aten.batch_norm.default: _aten_batch_norm,
     F.hardsigmoid: _hardsigmoid,
     aten.hardsigmoid.default: _hardsigmoid,
 }
