@@ -30,6 +30,7 @@ from robattr.errors import InvalidInput
 from robattr.evaluation.protocol import LOSSES
 from robattr.formula.change import displacement
 from robattr.formula.network import second_order
+from robattr.formula.quadrature import midpoint
 from robattr.formula.sizes import l2, power
 from robattr.metrics import mass_center_displacement
 from robattr.models import resnet
@@ -364,18 +365,52 @@ def test_a_model_with_an_autograd_function_of_its_own_compiles(function, monkeyp
 
 @pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize(("beta", "relative", "keep"), [(1.0, False, 0.0), (10.0, True, 0.1), (inf, False, 0.1)])
-def test_the_attacks_of_every_protocol_compile_as_one_graph(
-    case, kind: str, beta: float, relative: bool, keep: float
+def test_two_compiled_functions_give_the_gradient_of_every_loss_and_twin(
+    case, monkeypatch: pytest.MonkeyPatch, kind: str, beta: float, relative: bool, keep: float
 ) -> None:
+    monkeypatch.setattr(passes, "Compiled", partial(Compiled, backend=traced))
     net, x, y = case
     map = integrated_gradients(N)
-    build = partial(passes.attack_gradient, net, map, kind=kind, beta=beta, keep=keep, relative=relative)
     clean = map(net, x, y).detach()
     reference = loss_reference(kind, clean, lambda: clean, k=K, target=None)
-    whole = Compiled(build(), name="attack", backend=traced)
+    how = {"kind": kind, "beta": beta, "keep": keep, "relative": relative}
     with torch.no_grad(), second_order(net):
-        for ours, plain in zip(whole(x, y, reference, y), build()(x, y, reference, y), strict=True):
-            torch.testing.assert_close(ours, plain, rtol=1e-10, atol=1e-12)
+        found = passes.compiled_gradient(net, map, **how)(x, y, reference, y)
+        plain = passes.attack_gradient(net, map, **how)(x, y, reference, y)
+    for ours, theirs in zip(found, plain, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_all_twins_of_a_protocol_share_their_compiled_functions(case, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(passes, "Compiled", lambda fn, name: made.append(name) or fn)
+    net, x, y = case
+    maps = [integrated_gradients(20), integrated_gradients(20).coarse]
+    with torch.no_grad(), second_order(net):
+        for map in maps:
+            passes.compiled_map(net, map)(x, y)
+        assert len(made) == 1
+        clean = maps[0](net, x, y)
+        for kind in ("soft_topk", "rank", "mass_center", "cosine"):
+            reference = loss_reference(kind, clean, lambda: clean, k=K, target=None)
+            for beta in (10.0, 30.0):
+                passes.compiled_gradient(net, maps[1], kind=kind, beta=beta, keep=0.1, relative=True)(
+                    x, y, reference, y
+                )
+    assert len(made) == 3
+
+
+@pytest.mark.parametrize(
+    "map", [integrated_gradients(20), integrated_gradients(rule=midpoint(10))], ids=["right", "mid"]
+)
+def test_segments_of_the_ray_add_up_to_the_map(case, monkeypatch: pytest.MonkeyPatch, map: AttributionMap) -> None:
+    monkeypatch.setattr(passes, "Compiled", partial(Compiled, backend=traced))
+    net, x, y = case
+    with torch.no_grad(), second_order(net):
+        ours, logits = passes.compiled_map(net, map)(x, y)
+        torch.testing.assert_close(ours, map(net, x, y), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(logits, net(x))
+    assert not integrated_gradients(15).segments  # not a whole number of segments: the map is compiled as it is
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from robattr.attacks import passes, per_example_rng
 from robattr.attacks.losses import GRADIENT_FREE, check_kind, loss_reference
-from robattr.attacks.maps import AttributionMap, constant_along_ray, integrated_gradients, orderable
+from robattr.attacks.maps import SEGMENT, AttributionMap, constant_along_ray, integrated_gradients, orderable
 from robattr.attacks.pgd import check_attack
 from robattr.attacks.result import AttackResult, Iterate, Measure, joined, padded, where
 from robattr.engine.batch_size import rows_that_fit
@@ -27,6 +27,8 @@ from robattr.formula.neighbourhoods import LinfBall
 from robattr.formula.network import bind, second_order
 from robattr.metrics import kendall
 from robattr.models.smooth import smooth
+
+LEAST = 3  # rows of compiled passes, the restarts of `paper`: the attacks without restarts then share them
 
 
 @dataclass(frozen=True)
@@ -93,14 +95,20 @@ class IFIA:
         parts, order = [], []
         with second_order(self.model), second_order(self.source or self.model):
             for attack, group in ((self.shortened(), short.nonzero()[:, 0]), (self, (~short).nonzero()[:, 0])):
-                fits = rows_that_fit(self.model, x, passes=max(attack.map.nodes, attack._guide.nodes))
-                size = max(1, min(fits // self.restarts, self.batch or fits))
+                size = attack.rows(x) // self.restarts
                 for part in group.split(size) if len(group) else ():
                     whole = part if self.batch is None else padded(part, size)
                     known = None if clean is None else clean[whole]
                     parts.append(attack._attack(x[whole], y[whole], names[whole].tolist(), known))
                     order.append(part)
         return joined(parts, order)
+
+    def rows(self, x: Tensor) -> int:
+        """How many restarts of examples run together: all restarts of at least one."""
+        one_map = len(SEGMENT) if self.batch and self.map.segments else self.map.nodes
+        least = LEAST if self.batch else 1
+        fits = rows_that_fit(self.model, x, passes=max(one_map, self._guide.nodes), least=least)
+        return self.restarts * max(1, min(fits // self.restarts, self.batch or fits))
 
     @property
     def betas(self) -> tuple[float, ...]:
@@ -237,18 +245,13 @@ class IFIA:
 
     def _gradient_pass(self, beta: float) -> passes.AttackGradient:
         """∇J on the twin of sharpness β."""
+        build = passes.attack_gradient if self.batch is None else passes.compiled_gradient
         source = self.source or self.model
-        gradient = partial(
-            passes.attack_gradient, source, self._guide,
-            kind=self.kind, beta=beta, keep=self.keep, relative=self.relative,
-        )  # fmt: skip
-        key = (self._guide, self.kind, beta, self.relative, self.keep, self.batch, self.restarts)
-        return gradient() if self.batch is None else passes.compiled(source, key, gradient)
+        return build(source, self._guide, kind=self.kind, beta=beta, keep=self.keep, relative=self.relative)
 
     def _map_pass(self, map: AttributionMap) -> passes.MapAndLogits:
         """A map of the true net with the logits."""
-        build = partial(passes.map_and_logits, self.model, map)
-        return build() if self.batch is None else passes.compiled(self.model, (map, self.batch, self.restarts), build)
+        return (passes.map_and_logits if self.batch is None else passes.compiled_map)(self.model, map)
 
     def _twin_map(self, x: Tensor, y: Tensor, beta: float) -> Tensor:
         source = self.source or self.model

@@ -60,6 +60,8 @@ LOSSES: dict[str, Loss] = {
     "rank": lambda s, ranks: -_mean_product(s, ranks),
     "random": lambda s, _: s.new_zeros(len(s)),
 }
+LINEAR = {"topk": -1.0, "rank": -1.0, "target": 1.0, "frame": 1.0, "corners": 1.0}
+"""The losses J = ±mean_i S_i r_i, with their sign."""
 GRADIENT_FREE = ("random", "score")
 IMAGES_ONLY = ("mass_center", "frame", "corners")
 

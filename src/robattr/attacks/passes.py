@@ -1,14 +1,19 @@
-"""The two passes of an attribution attack at each iterate, as pure functions of tensors that the engine compiles.
+"""The passes of an attribution attack at each iterate, as pure functions of tensors that the engine compiles.
 
 attack_gradient(z, y, r, label) -> (∇J (like z), J (rows,))   from the softplus twin: a gradient of gradients
 map_and_logits(z, y) -> (map, logits)                         from the true net: the scored map, the prediction
 
 J is a loss of `losses`, or any change d(x, z) of the formula, of which r is then the clean input x.
+
+A large network takes minutes to compile twice differentiated, so few functions serve all attacks (`compiled_gradient`,
+`compiled_map`). A loss needs the map alone: ∇_z J(S̃(z)) = (∂S̃/∂z)ᵀ v with v = ∂J/∂S̃, and so one function
+z, v ↦ (∂S̃/∂z)ᵀ v serves all losses and, β being a tensor, all twins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,14 +21,15 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from robattr.attacks.losses import LOSSES
-from robattr.attacks.maps import AttributionMap
+from robattr.attacks.losses import LINEAR, LOSSES
+from robattr.attacks.maps import SEGMENT, AttributionMap, magnitude
 from robattr.engine import Compiled, in_use
 from robattr.formula.ascent import grad_and_value
+from robattr.formula.attribution import IG
 from robattr.formula.change import Change
-from robattr.formula.network import Bound, bind
-from robattr.formula.scalars import margin
-from robattr.models.smooth import smooth
+from robattr.formula.network import Bound, affine_split, bind
+from robattr.formula.scalars import logit, margin
+from robattr.models.smooth import Smooth, smooth
 
 AttackGradient = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 MapAndLogits = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -52,6 +58,86 @@ def map_and_logits(model: nn.Module, map: AttributionMap) -> MapAndLogits:
     return lambda z, y: (map(net, z, y).detach(), net(z))
 
 
+def compiled_gradient(
+    model: nn.Module, guide: AttributionMap, *, kind: str | Change, beta: float, keep: float, relative: bool = False
+) -> AttackGradient:
+    """`attack_gradient` by two functions of the network, z, v ↦ (∂S̃/∂z)ᵀ v and z ↦ S̃(z)."""
+    if not isinstance(kind, str):
+        whole = partial(attack_gradient, model, guide, kind=kind, beta=beta, keep=keep, relative=relative)
+        own: AttackGradient = compiled(model, (guide, kind, beta, keep, relative), whole)
+        return own
+    true, sign = beta == inf, LINEAR.get(kind)
+    pull = compiled(model, (guide, true, keep, relative), partial(_pulled, model, guide, true, keep, relative))
+    twin_map = compiled(model, (guide, true, relative), partial(_twin_map, model, guide, true, relative))
+
+    def gradient(z: Tensor, y: Tensor, reference: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+        sharpness = torch.full((), beta, dtype=z.dtype, device=z.device)
+        if sign is not None:
+            found, value, hinge = pull(z, y, sign * reference, label, sharpness)
+            return found, value - hinge
+        s = twin_map(z, y, sharpness)
+        v, loss = grad_and_value(lambda s: LOSSES[kind](s, reference), allow_zero=True)(s)
+        found, _, hinge = pull(z, y, v * s[0].numel(), label, sharpness)
+        return found, loss - hinge
+
+    return gradient
+
+
+def compiled_map(model: nn.Module, map: AttributionMap) -> MapAndLogits:
+    """`map_and_logits`, by one function for all segments of the ray where the map has them."""
+    if not map.segments:
+        whole: MapAndLogits = compiled(model, map, partial(map_and_logits, model, map))
+        return whole
+    segment = compiled(model, "segment", partial(_segment, model))
+
+    def summed(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        found = [segment(a * z, b * z, z, y) for a, b in map.segments]
+        return magnitude(torch.stack([ig for ig, _ in found]).sum(dim=0)), found[0][1]
+
+    return summed
+
+
+def _pulled(model: nn.Module, guide: AttributionMap, true: bool, keep: float, relative: bool) -> Callable[..., Any]:
+    """(∇_z mean_i S̃_i(z) v_i − hinge(z), the mean, the hinge), hinge = keep·relu(margin(z, label))."""
+    net = _constant(model)
+
+    def pull(z: Tensor, y: Tensor, v: Tensor, label: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        parts: list[Tensor] = []
+
+        def value(at: Tensor) -> Tensor:
+            twin = net if true else _twin(net, model, beta, relative=relative)
+            mean = (guide(twin, at, y) * v).flatten(1).mean(dim=1)
+            hinge = keep * margin(net, at, label).relu() if keep else torch.zeros_like(mean)
+            parts[:] = mean.detach(), hinge.detach()
+            return mean - hinge
+
+        found, _ = grad_and_value(value, allow_zero=True)(z)
+        return found, parts[0], parts[1]
+
+    return pull
+
+
+def _twin_map(model: nn.Module, guide: AttributionMap, true: bool, relative: bool) -> Callable[..., Tensor]:
+    net = _constant(model)
+
+    def twin_map(z: Tensor, y: Tensor, beta: Tensor) -> Tensor:
+        return guide(net if true else _twin(net, model, beta, relative=relative), z, y).detach()
+
+    return twin_map
+
+
+def _twin(net: Bound, model: nn.Module, beta: Tensor, *, relative: bool) -> Bound:
+    """The softplus twin of a bound network, at a β that the compiler does not know."""
+    module = Smooth(model, beta, relative=relative)
+    return Bound(module, module, net.parameters, net.buffers, affine_split(module))
+
+
+def _segment(model: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
+    """(a, b, z, y) ↦ (IG(a, b) of the logit by SEGMENT, the logits at z)."""
+    net, ig = _constant(model), IG(of=logit, rule=SEGMENT)
+    return lambda a, b, z, y: (ig(net, a, b, y).detach(), net(z))
+
+
 def _constant(model: nn.Module) -> Bound:
     """The net with constant parameters; on a GPU in tf32 or bf16, convolution kernels in channels-last layout."""
     net = bind(model).detach()
@@ -63,13 +149,18 @@ def _constant(model: nn.Module) -> Bound:
     return net.with_parameters({**net.parameters, **last})
 
 
-_ready: WeakKeyDictionary[nn.Module, dict[Any, Any]] = WeakKeyDictionary()
+_ready: WeakKeyDictionary[nn.Module, dict[Any, Compiled]] = WeakKeyDictionary()
 
 
-def compiled(model: nn.Module, key: Any, build: Callable[[], Any]) -> Any:
-    """`build()` compiled, once per model and `key`; again when the weights have moved in memory."""
-    kept = _ready.setdefault(model, {})
-    full = (key, tuple(p.data_ptr() for p in model.parameters()))
-    if full not in kept:
-        kept[full] = Compiled(build(), name="attribution attack")
-    return kept[full]
+def compiled(model: nn.Module, key: Any, build: Callable[[], Any]) -> Callable[..., Any]:
+    """`build()` compiled, once per model, `key` and shape; again when the weights have moved in memory."""
+
+    def run(*args: Tensor) -> Any:
+        kept = _ready.setdefault(model, {})
+        shapes = tuple((a.shape, a.dtype) for a in args)
+        full = (key, in_use(args[0].device), shapes, tuple(p.data_ptr() for p in model.parameters()))
+        if full not in kept:
+            kept[full] = Compiled(build(), name="attribution attack")
+        return kept[full](*args)
+
+    return run

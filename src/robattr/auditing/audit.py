@@ -58,7 +58,7 @@ def audit(
     classes: Sequence[str] | None = None,
     seed: int = 0,
     device: str = "auto",
-    compiled: bool = False,
+    compiled: bool | None = None,
     certify: Smoothing | bool = False,
     precision: str = "auto",
     fresh: bool = False,
@@ -73,7 +73,7 @@ def audit(
     eps             the radius of the attack, in the units of the data (default: 8/255 of the range)
     maps            which explanations: "ig,sg,captum:Saliency", your own `AttributionMap`, or a list of both
     protocol        "paper" compares with published numbers, "strict" is a stronger attack, or "both"
-    compiled        compile the attack: takes minutes, and is faster on a GPU
+    compiled        compile the attack; None: on a GPU, where it would take minutes
     certify         also certify smoothed explanations (docs/certificates.md); True: σ of a quarter of the range
     precision       of matrix products: fp32, tf32, bf16, or "auto": tf32 on a GPU, if the maps of the first examples
                     keep 99% of their top pixels and of their rank correlation with fp32, else fp32

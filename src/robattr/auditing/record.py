@@ -57,7 +57,7 @@ class Settings:
     steps: int | None = None
     points: int | None = None
     seed: int = 0
-    compiled: bool = False  # compile the attack, for a GPU
+    compiled: bool | None = None  # compile the attack; None: on a GPU, where it would take minutes
     certify: Smoothing | bool = False  # also certify smoothed explanations
     precision: str = "auto"  # of matrix products; auto: reduced where maps stay the same (`arithmetic.choose`)
 
@@ -192,7 +192,7 @@ def measure(
                 model, x, y,
                 protocol=protocol, map=map, ids=ids, out=OutputDir(folder / "records", world.rank, world.size),
                 precision=settings.precision,
-                compiled=settings.compiled and map.guide is None,  # a method of another library cannot be compiled
+                compiled=settings.compiled if map.guide is None else False,  # a method of another library cannot be compiled
                 metadata={"run": folder.name, "classes": list(data.classes), "command": command},
                 progress=partial(watch, f"{protocol.name} {map.name}"),
                 expect=expecting(watch, f"{protocol.name} {map.name}"),

@@ -93,7 +93,10 @@ def audit(
     seed: Seed = 0,
     device: Device = "auto",
     precision: Precision = "auto",
-    compiled: Annotated[bool, typer.Option("--compile", help="Compile the attack (for a GPU).")] = False,
+    compiled: Annotated[
+        bool | None,
+        typer.Option("--compile/--no-compile", help="Compile the attack (default: on a GPU, if it takes minutes)."),
+    ] = None,
     certify: Annotated[
         bool, typer.Option("--certify", help="Also prove bounds of smoothed explanations; robattr certify has options.")
     ] = False,

@@ -82,7 +82,8 @@ def evaluate(
         typer.Option(help="fp32, tf32 or bf16 products on a GPU.", autocompletion=choices("fp32", "tf32", "bf16")),
     ] = "tf32",
     compiled: Annotated[
-        bool | None, typer.Option("--compile/--no-compile", help="Compile the attack (default: on a GPU).")
+        bool | None,
+        typer.Option("--compile/--no-compile", help="Compile the attack (default: on a GPU, if it takes minutes)."),
     ] = None,
     trust: Annotated[
         bool, typer.Option("--trust-code", help="Run the function that the config of RUN names as its network.")
@@ -131,7 +132,7 @@ def evaluate(
                     out=OutputDir(folder, world.rank, world.size, fresh=fresh),
                     metadata=metadata,
                     precision=precision,
-                    compiled=world.device.type == "cuda" if compiled is None else compiled,
+                    compiled=compiled,
                     progress=partial(watch, f"{settings.name} {map.name}"),
                     expect=expecting(watch, f"{settings.name} {map.name}"),
                 )

@@ -14,7 +14,7 @@ from robattr.formula.network import second_order
 
 SECOND_ORDER = 8  # peak of a double reverse pass of the twin, in units of what a forward pass keeps (measured: 6 to 11)
 CPU_BUDGET = 2**25  # about a core's cache: larger batches are slower on a CPU
-CUDA_SHARE = 0.15  # of the card's whole memory, so that equal cards cut equal batches; an H200 is slower with 0.4
+CUDA_SHARE = 0.5  # of the card's whole memory, so that equal cards cut equal batches
 
 
 @dataclass

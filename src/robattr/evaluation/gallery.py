@@ -9,7 +9,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from torch import Tensor
 from robattr.attacks.ifia import IFIA
 from robattr.attacks.per_example_rng import Row
 from robattr.attacks.result import padded
-from robattr.engine.batch_size import rows_that_fit
 from robattr.errors import CheckpointError
 from robattr.evaluation.diagnostics import curve_points, spread
 from robattr.evaluation.protocol import Protocol
@@ -30,7 +29,6 @@ from robattr.formula.network import second_order
 from robattr.metrics import kendall, topk_intersection
 
 FIRST, WORST = 24, 4  # examples shown: the first, and the most disturbed of the others
-SMALLEST_BATCH = 8
 FEWEST = 3  # examples of a thinned gallery, whatever their size
 ENDING = "-gallery.npz"
 LARGEST = 1 << 31  # bytes of an unpacked gallery: 28 examples of 224 × 224 × 3 with 20 iterates have 0.2 GB
@@ -106,8 +104,9 @@ def frames(attacks: Sequence[IFIA], x: Tensor, y: Tensor, records: Sequence[Reco
     parts, order = [], []
     for number, attack in enumerate(attacks):
         chosen = [b for b, record in enumerate(records) if record["attack"] == number]
-        fits = rows_that_fit(attack.model, x, passes=attack.map.nodes, least=SMALLEST_BATCH)
-        size = attack.batch * attack.restarts if attack.batch else fits  # compiled passes have a fixed number of rows
+        if attack.batch and 2 * len(chosen) < attack.rows(x):  # most rows would be padding
+            attack = replace(attack, batch=None)
+        size = attack.rows(x)
         for first in range(0, len(chosen), size):
             at = chosen[first : first + size]
             rows = [(int(records[b]["id"]), int(records[b]["repeat"])) for b in at]

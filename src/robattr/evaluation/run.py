@@ -47,6 +47,7 @@ Progress = Callable[[int, int], None]
 Expect = Callable[[float, str], None]
 PROBED = 16  # correctly classified examples for the slower diagnostics
 BATCH = (8, 256)  # fewest and most examples attacked together
+PAYS = 60.0  # seconds of an attack from which compiling it pays
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def evaluate(
     out: OutputDir | None = None,
     metadata: Mapping[str, Any] | None = None,
     precision: str = "fp32",
-    compiled: bool = False,
+    compiled: bool | None = None,
     progress: Progress = lambda done, total: None,
     expect: Expect | None = None,
 ) -> Evaluation:
@@ -79,7 +80,7 @@ def evaluate(
     metadata   entries added to the summary (run, command, ...)
     source     the net whose gradients the attacks use instead of `model`'s (a transfer attack)
     precision  of matrix products: fp32, tf32 or bf16
-    compiled   compile the attribution attack (worth it on a GPU)
+    compiled   compile the attribution attack; None: on a GPU, where it would take minutes
     progress   called with the numbers of examples that are done and of all: at first with those recorded before
     expect     called with estimates in seconds, and what takes them: the other examples, then the curve over ε
     """
@@ -124,7 +125,7 @@ class _Job:
     protocol: Protocol
     map: AttributionMap
     source: nn.Module | None
-    compiled: bool
+    compiled: bool | None
     parts: Parts = field(default_factory=Parts)
     expect: Expect | None = None
 
@@ -170,15 +171,25 @@ class _Job:
     @property
     def compiled_for(self) -> int | None:
         """The number of examples for which attacks are compiled; None where they run eagerly."""
-        return -(-self.size // self.parts.count) if self.compiled else None
+        return -(-self.size // self.parts.count) if self.compiles else None
+
+    @cached_property
+    def compiles(self) -> bool:
+        """Whether attacks are compiled: as asked, else where it pays."""
+        if self.compiled is not None:
+            return self.compiled
+        return self.device.type == "cuda" and self.map.guide is None and self._seconds(len(self.x)) > PAYS
 
     def _announce(self, examples: int) -> None:
         """Say how long so many examples take, where it is asked for."""
         if self.expect is not None and examples:
-            attacks = [attack.shortened() if self.short else attack for attack in self.attacks()]
-            images = self.x.dim() == 4
-            seconds = evaluation_seconds(self.per_pass, self.protocol, attacks, examples=examples, images=images)
-            self.expect(seconds, f"{examples:,} examples")
+            self.expect(self._seconds(examples), f"{examples:,} examples")
+
+    def _seconds(self, examples: int) -> float:
+        """How long so many examples take."""
+        attacks = [attack.shortened() if self.short else attack for attack in self.attacks()]
+        images = self.x.dim() == 4
+        return evaluation_seconds(self.per_pass, self.protocol, attacks, examples=examples, images=images)
 
     @cached_property
     def per_pass(self) -> float:
@@ -273,7 +284,7 @@ class _Job:
                 self.parts.whole(lambda: input_dependence(self.map, self.model, *compared)).tolist()
             )
             x, y, ids = self.examples_of(scored[:PROBED])
-            attack = self.attacks(batch=PROBED if self.compiled else None)[0]
+            attack = self.attacks(batch=PROBED if self.compiles else None)[0]
             if self.expect is not None:
                 once = replace(attack.shortened() if self.short else attack, restarts=1)
                 self.expect(self.per_pass / SECOND_ORDER * len(RADII) * len(x) * once.cost, "the curve over ε")

@@ -30,12 +30,14 @@ from robattr.formula.network import AffineSplit, affine_split
 THRESHOLD = 40.0
 
 
-def softplus(u: Tensor, beta: float) -> Tensor:
+def softplus(u: Tensor, beta: float | Tensor) -> Tensor:
     """s(u) = log(1 + e^{βu})/β; s′ = sigmoid(βu); s″ = β s′(1 − s′)."""
+    if isinstance(beta, Tensor):
+        return F.softplus(beta * u, 1.0, THRESHOLD) / beta
     return F.softplus(u, beta, THRESHOLD)
 
 
-def relative_softplus(u: Tensor, beta: float) -> Tensor:
+def relative_softplus(u: Tensor, beta: float | Tensor) -> Tensor:
     """r·s(u/r), r = √(mean u²) of each example, a constant of the derivatives: positively homogeneous in u."""
     inner = tuple(range(1, u.dim())) or None
     r = u.detach().square().mean(dim=inner, keepdim=True).sqrt().clamp_min(torch.finfo(u.dtype).tiny)
@@ -122,7 +124,7 @@ class Smooth(nn.Module):
 
     twin_of: nn.Module
 
-    def __init__(self, module: nn.Module, beta: float, *, relative: bool) -> None:
+    def __init__(self, module: nn.Module, beta: float | Tensor, *, relative: bool) -> None:
         flag = module.training
         self.__dict__["twin_of"] = module  # not registered: a child would prefix every name
         super().__init__()

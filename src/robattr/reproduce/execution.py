@@ -84,7 +84,6 @@ def evaluate_job(job: Job, *, device: str, data_dir: Path | None, watch: Watch) 
         out=OutputDir(job.path / "records"),
         metadata={**opened.about(split="test", command=shlex.join(words)), "run": job.path.name},
         precision="tf32",  # the default of `robattr evaluate`
-        compiled=where.type == "cuda",
         progress=partial(watch, job.name),
         expect=expecting(watch, job.name),
     )
