@@ -51,7 +51,7 @@ bench: install  ## measure the speed against an eager port; writes runs/bench.js
 	@mkdir -p runs
 	$(BIN)/python -m benchmarks --json runs/bench.json
 
-results: install  ## render docs/results.md from the records in results/
+results: install  ## render docs/results.md and its figures from the records in results/
 	$(BIN)/python -m results.render
 
 clean:  ## remove .venv and caches

@@ -27,7 +27,7 @@ from robattr.engine.files import write_atomically
 from robattr.evaluation import OutputDir
 from robattr.models import zoo
 from robattr.reporting.certified import COLUMNS
-from robattr.reporting.tables import grid
+from robattr.reporting.tables import folded, grid
 
 TEXT = """\
 What no attack within an ℓ₂ radius r can change, proved for smoothed explanations ([Certificates](certificates.md)).
@@ -135,11 +135,9 @@ def section(records: Sequence[Mapping[str, Any]]) -> str:
         settings += f" Of the zoo, not certified yet: {', '.join(f'`{name}`' for name in absent)}."
     certified = [_certified(made, row) for made in records for row in made["radii"]]
     attacked = [_attacked(made, found) for made in records for found in made["attacks"]]
+    bounds = folded("Certificates of every model", f"{settings}\n\n{grid(HEADINGS, certified)}")
     picture = f"![Bounds beside what attacks reached](figures/{FIGURE.name})"
-    parts = [
-        "## Certificates", TEXT, settings, grid(HEADINGS, certified), ATTACKS, grid(ATTACK_HEADINGS, attacked), picture,
-    ]  # fmt: skip
-    return "\n\n".join(parts)
+    return "\n\n".join(["## Certificates", TEXT, bounds, ATTACKS, grid(ATTACK_HEADINGS, attacked), picture])
 
 
 def read(folder: Path = RECORDS) -> list[dict[str, Any]]:

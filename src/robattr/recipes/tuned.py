@@ -2,8 +2,8 @@
 
 A few points of the path instead of many, a few attack steps that together cross the ball twice, and fewer updates; on
 a GPU, with tf32 products (MNIST, Fashion-MNIST) or in bf16 (GTSRB, Flower), where an update takes a third of the time.
-docs/results.md has their results, and the validation results of other settings. One row there differs from its recipe:
-the first seed of IG-NORM on GTSRB was trained in two pieces.
+docs/results.md has their results, docs/tried.md the validation results of other settings. One row differs from its
+recipe: the first seed of IG-NORM on GTSRB was trained in two pieces.
 
 - The IG methods start from the weights of the same seed's `madry-tuned`, which is trained first where it is missing:
   Madry's steps are the cheap ones, and max ℓ(x') + β‖IG‖₁ gains little before ℓ(x') is low. On Fashion-MNIST
