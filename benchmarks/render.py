@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from benchmarks import bars
 from benchmarks.measure import ALLOWED, LOST
 from robattr.reporting.tables import folded, grid
 
@@ -74,6 +75,12 @@ def sections(files: Sequence[dict[str, Any]]) -> Iterator[str]:
                 + "\n\n"
                 + folded("Ranges, agreement, distance from the hardware's limit", details)
             )
+    yield from answered(
+        "Which bars are met?",
+        "What the project asks of itself. *Schedule*: the steps of the paper's recipe times the fastest step measured.",
+        bars.COLUMNS,
+        [row for _, case in cases for row in bars.rows(case)],
+    )
     yield from answered(
         "How fast is Kendall's τ-b?",
         "Milliseconds per pair of maps of n pixels, and how many times as long as robattr takes.",

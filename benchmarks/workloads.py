@@ -22,11 +22,12 @@ from robattr.training import TrainConfig
 RECIPES = {
     "mini": "fashion-mnist/ig-norm",  # on the small CNN
     "mnist": "mnist/ig-norm",
+    "fashion": "fashion-mnist/ig-norm",
     "gtsrb": "gtsrb/ig-norm",
     "flower": "flower/ig-norm",
 }
-DATASETS = {"mini": "fashion-mini"}
-SHAPES = {"mini": (1, 28), "mnist": (1, 28), "gtsrb": (3, 32), "flower": (3, 128)}
+DATASETS = {"mini": "fashion-mini", "fashion": "fashion-mnist"}
+SHAPES = {"mini": (1, 28), "mnist": (1, 28), "fashion": (1, 28), "gtsrb": (3, 32), "flower": (3, 128)}
 
 
 @dataclass(frozen=True)
@@ -107,9 +108,9 @@ def images(count: int, *, channels: int, size: int, high: float) -> tuple[Tensor
     return high * x, y
 
 
-def fit(model: nn.Module, x: Tensor, y: Tensor, *, steps: int) -> None:
+def fit(model: nn.Module, x: Tensor, y: Tensor, *, steps: int, rate: float = 1e-3) -> None:
     """Train for a few steps, so that the network is not random on these images."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     for i in range(steps):
         part = torch.arange(32, device=x.device).add(32 * i) % len(x)
         optimizer.zero_grad()
