@@ -137,10 +137,14 @@ def _table_over_m(runs: Sequence[RunResults]) -> str:
 
 def _below(found: Sequence[Member]) -> str:
     """What the rows of a table were measured on, and the warnings of their evaluations."""
-    counts = {run.dataset: f"{run.dataset} {e.examples:,}" for run, e in found}
-    most = max(float(e.summary.get("never_kept") or 0) for _, e in found)
-    unmoved = f"On at most {most:.2%} of a row's images every attack step changed the prediction: they score 1."
-    return join(f"Test images: {'; '.join(counts.values())}. {unmoved}", warnings(found))
+    counts: dict[str, dict[str, None]] = {}
+    for run, e in found:
+        counts.setdefault(run.dataset, {})[f"{e.examples:,}"] = None
+    shown = (f"{dataset} {', '.join(of)}" for dataset, of in counts.items())
+    said = f"Test images: {'; '.join(shown)}."
+    if most := max(float(e.summary.get("never_kept") or 0) for _, e in found):
+        said += f" On at most {most:.2%} of a row's images every attack step changed the prediction: they score 1."
+    return join(said, warnings(found))
 
 
 def _missing(rows: Iterable[tuple[str, str]]) -> str:
@@ -148,7 +152,7 @@ def _missing(rows: Iterable[tuple[str, str]]) -> str:
     every = set(rows)
     absent = {dataset: [APPROACHES[m] for m in APPROACHES if (dataset, m) in every] for dataset in DATASETS}
     said = [f"{dataset} {', '.join(names)}" for dataset, names in absent.items() if names]
-    return f"Not yet trained, or not yet evaluated: {'; '.join(said)}." if said else ""
+    return f"Not yet trained, or not yet evaluated: {'; '.join(said).rstrip('.')}." if said else ""
 
 
 def _settings(found: Sequence[Member]) -> str:

@@ -12,10 +12,12 @@ import pytest
 from fake_runs import fake_results, write_run
 from results.render import PAGE, RESULTS, page, rendered
 from results.sections import draw
+from robattr.reporting.published import SIMPLE_GRADIENT
 from robattr.reporting.run_results import RunResults, read_runs
 from robattr.reporting.training_log import TrainingSummary
 
 NATURAL = fake_results("natural", 0.46, 0.18, recipe="mnist/natural", nat=0.9917, adv=0.0)
+SIMPLE = [row for row in SIMPLE_GRADIENT if row != ("flower", "madry")]
 END = TrainingSummary(lines=7, loss=0.05, penalty=0.4, ig=0.25, val_accuracy=0.99)
 
 
@@ -144,3 +146,14 @@ def test_the_committed_page_is_up_to_date_and_its_links_exist() -> None:
 def test_a_marked_row_finds_its_heading(dataset: str) -> None:
     tried = (PAGE.parent / "tried.md").read_text(encoding="utf-8")
     assert re.search(rf"^## {dataset}$", tried, flags=re.M | re.I)
+
+
+def test_the_sentence_below_a_table_names_what_differs() -> None:
+    few = fake_results("madry", 0.6, 0.2, examples=500)
+    few.evaluations[0].summary["never_kept"] = 0.0  # type: ignore[index]
+    text = section(page([few]), "Integrated gradients (the paper's table 1)")
+    assert "Test images: mnist 500.\n" in text
+    both = section(page([NATURAL, few]), "Integrated gradients (the paper's table 1)")
+    assert "Test images: mnist 1,000, 500. On at most 25.00% of a row's images" in both
+    simple = section(page([fake_results(m, 0.6, 0.2, map_name="sg", dataset=d) for d, m in SIMPLE]), "Simple gradient")
+    assert "Not yet trained, or not yet evaluated: flower Madry et al.\n" in simple
