@@ -44,7 +44,8 @@ class Gallery:
     """id, label (G,); image (G, C, H, W) and perturbed (G, T, C, H, W) uint8; before (G, H, W), after (G, T, H, W);
     topk, kendall (G, T); kept (G, T): whether the iterate keeps the prediction; iterations (T,).
 
-    A thinned gallery has one iterate, the reported one of each example; its `perturbed` may have none."""
+    A thinned gallery has one iterate, the reported one of each example; `perturbed` of an older one may have none.
+    A file has `shift`, perturbed − image modulo 256, in the place of `perturbed`: it compresses better."""
 
     id: Array
     label: Array
@@ -60,8 +61,10 @@ class Gallery:
     @property
     def file(self) -> bytes:
         """The content of the file."""
+        arrays = asdict(self)
+        arrays["shift"] = arrays.pop("perturbed") - self.image[:, None]
         out = BytesIO()
-        np.savez_compressed(out, allow_pickle=False, **asdict(self))
+        np.savez_compressed(out, allow_pickle=False, **arrays)
         return out.getvalue()
 
     def __len__(self) -> int:
@@ -69,7 +72,7 @@ class Gallery:
 
     @property
     def has_perturbed(self) -> bool:
-        """Whether the perturbed images are there; large images have the maps alone."""
+        """Whether the perturbed images are there."""
         return bool(self.perturbed.shape[1] > 0)
 
     def reported(self, example: int) -> int:
@@ -165,6 +168,12 @@ def read_gallery(path: Path) -> Gallery:
         raise CheckpointError(f"the gallery {path} could not be read ({cause.strerror}): {REMEDY}") from cause
     except DAMAGED as cause:
         raise CheckpointError(f"the gallery {path} is damaged, expected an archive of arrays: {REMEDY}") from cause
+    if "shift" in arrays and "image" in arrays:
+        image, shift = arrays["image"], arrays.pop("shift")
+        fits = shift.ndim == 5 and (shift.shape[0], *shift.shape[2:]) == image.shape
+        if not fits or {image.dtype, shift.dtype} != {np.dtype(np.uint8)}:
+            raise CheckpointError(f"the gallery {path} is damaged, its shift has another shape or type: {REMEDY}")
+        arrays["perturbed"] = image[:, None] + shift
     if "topk" in arrays:
         arrays.setdefault("kept", np.ones(arrays["topk"].shape, dtype=np.bool_))  # older files have none
     if missing := [key for key in Gallery.__dataclass_fields__ if key not in arrays]:
@@ -192,11 +201,11 @@ def _odd(g: Gallery) -> str:
 def thinned_file(gallery: Gallery, *, most: int, budget: int) -> bytes:
     """A thinned gallery as the bytes of a file, at most `most` examples.
 
-    To fit in `budget` bytes it drops the perturbed images, then examples down to FEWEST, which may exceed it.
+    To fit in `budget` bytes it drops examples down to FEWEST, which may exceed it.
     """
     chosen = _by_class(gallery)
-    for count, perturbed in ((most, True), (most, False), (most // 2, False), (FEWEST, False)):
-        content = _thinned(gallery, sorted(chosen[:count]), perturbed=perturbed).file
+    for count in (most, most // 2, FEWEST):
+        content = _thinned(gallery, sorted(chosen[:count])).file
         if len(content) <= budget:
             break
     return content
@@ -211,7 +220,7 @@ def _by_class(gallery: Gallery) -> list[int]:
     return [*seen.values(), *(g for g in order if g not in seen.values())]
 
 
-def _thinned(gallery: Gallery, places: list[int], *, perturbed: bool) -> Gallery:
+def _thinned(gallery: Gallery, places: list[int]) -> Gallery:
     """The examples at `places`, each with its reported iterate alone."""
     step = [gallery.reported(g) for g in places]
 
@@ -222,7 +231,7 @@ def _thinned(gallery: Gallery, places: list[int], *, perturbed: bool) -> Gallery
         id=gallery.id[places],
         label=gallery.label[places],
         image=gallery.image[places],
-        perturbed=at(gallery.perturbed) if perturbed and gallery.has_perturbed else gallery.perturbed[places, :0],
+        perturbed=at(gallery.perturbed) if gallery.has_perturbed else gallery.perturbed[places],
         before=gallery.before[places].astype(np.float16),
         after=at(gallery.after).astype(np.float16),
         topk=at(gallery.topk).astype(np.float32),

@@ -227,7 +227,7 @@ def _example(axes: Sequence[Sequence[Any]], gallery: Gallery, place: int, record
     _image(axes[0][0], gallery.image[place])
     if gallery.has_perturbed:
         _image(axes[1][0], gallery.perturbed[place][step])
-    else:  # of large images a gallery has the maps alone
+    else:  # an older record of large images has the maps alone
         _bare(axes[1][0])
         axes[1][0].text(0.5, 0.5, "image\nnot stored", ha="center", va="center", fontsize=7.5, color="#5b6168")
     for axis, values in zip((axes[0][1], axes[1][1]), (gallery.before[place], gallery.after[place][step]), strict=True):
