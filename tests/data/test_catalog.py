@@ -8,7 +8,7 @@ import pytest
 
 from download_fixtures import Server
 from robattr import data
-from robattr.data import mnist
+from robattr.data import known, mnist
 from robattr.errors import DataError, InvalidInput
 
 
@@ -17,6 +17,10 @@ def test_a_missing_dataset_says_what_to_put_where(tmp_path: Path, name: str) -> 
     with pytest.raises(DataError, match=rf"robattr data fetch {name}") as error:
         data.load(name, tmp_path)
     assert str(tmp_path / name) in str(error.value)
+
+
+def test_the_names_known_without_torch_are_those_of_the_catalog() -> None:
+    assert data.names() == known.NAMES
 
 
 def test_the_environment_names_the_root(tiny_mnist: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

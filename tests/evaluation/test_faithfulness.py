@@ -15,7 +15,8 @@ from robattr.attacks import from_callable, gradient_input, integrated_gradients,
 from robattr.attacks.maps import AttributionMap, saliency, smooth_grad
 from robattr.evaluation import evaluate, strict
 from robattr.evaluation import faithfulness as room
-from robattr.evaluation.faithfulness import GAINS, WINDOWS, contributions, faithfulness, input_dependence, windows
+from robattr.evaluation.faithfulness import WINDOWS, contributions, faithfulness, input_dependence, windows
+from robattr.evaluation.scores import AREAS, FAITHFULNESS, GAINS
 from robattr.metrics.faithfulness import centre_first, edges, infidelity, pixel_counts
 from robattr.models import resnet
 
@@ -67,7 +68,7 @@ def test_areas_and_gains_equal_a_loop_over_pixels(double: Case) -> None:
         for name, (a, control) in GAINS.items():
             if a in loop and control in loop:
                 assert float(found[name][b]) == pytest.approx(loop[a] - loop[control], abs=1e-12)
-        for name in room.AREAS:
+        for name in AREAS:
             assert float(found[name][b]) == pytest.approx(loop[name], abs=1e-12)
 
 
@@ -201,7 +202,7 @@ def test_input_dependence(double: Case) -> None:
 
 def test_records_and_summary_have_the_scores(plain, case) -> None:
     scored = [r for r in plain.records if r["kept"] is not None]
-    for name in room.SCORES:
+    for name in FAITHFULNESS:
         assert all(r[name] is not None for r in scored)
         mean = sum(r[name] for r in scored) / len(scored)
         column = plain.summary["columns"][name]

@@ -1,4 +1,4 @@
-"""Which examples a gallery shows, and from which start; damaged files, thinning."""
+"""Which examples a gallery shows; damaged files, thinning."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
-from evaluation_fixtures import IG, TOY, toy_case
 from fake_runs import write_run
-from robattr.engine.compiled import traced
 from robattr.errors import CheckpointError
-from robattr.evaluation.gallery import Gallery, choose, frames, read_gallery, thinned_file
-from robattr.evaluation.suite import attribution_attacks
+from robattr.evaluation.gallery import Gallery, choose, read_gallery, thinned_file
 
 
 def test_galleries_of_different_models_share_their_first_examples() -> None:
@@ -24,41 +19,6 @@ def test_galleries_of_different_models_share_their_first_examples() -> None:
     one, other = of([0.9, -1, 0.8, 0.7, 0.2, 0.1, 0.6]), of([0.1, 0.2, 0.3, 0.9, 0.8, 0.7, -1])
     assert [r["id"] for r in choose(one, first=4, worst=1)] == [0, 2, 3, 5]
     assert [r["id"] for r in choose(other, first=4, worst=1)] == [0, 1, 2, 3, 5]
-
-
-def test_an_attack_that_does_not_leave_the_image_is_shown_from_the_next_restart() -> None:
-    """The top k pixels carry all the attribution: J is at its maximum, and its gradient is exactly 0 here."""
-    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 2, bias=False))
-    nn.init.zeros_(net[1].weight)
-    net[1].weight.data[0] = 0.5
-    x = torch.zeros(2, 1, 6, 6)
-    x[:, :, 2, 1:3] = 1.0
-    y = torch.zeros(2).long()
-    attack = attribution_attacks(TOY, net, IG, images=True)[0]
-    with torch.no_grad():
-        clean, label = attack.map_and_label(x, y)
-    rows = [(5, 0), (9, 0)]
-    moved = [step.x for step in attack.iterates(x, y, clean, label, start=attack.starts(x, rows), rows=rows)]
-    torch.testing.assert_close(moved[-1], x, rtol=0, atol=0)
-    records = [{"id": i, "label": 0, "attack": 0, "repeat": 0} for i, _ in rows]
-    shown = frames([attack], x, y, records, protocol=TOY)
-    assert (shown.perturbed[:, -1] != shown.image).any(axis=(1, 2, 3)).all()
-    assert (shown.kendall[:, -1] < 1).all()
-
-
-def test_compiled_passes_show_the_same_walk(monkeypatch) -> None:
-    """They have a fixed number of rows; the examples of a gallery are fewer, or come in parts."""
-    monkeypatch.setattr("robattr.engine.compiled.inductor", traced)
-    net, x, y = toy_case()
-    records = [{"id": b, "label": int(y[b]), "attack": 0, "repeat": b % 2} for b in range(5)]
-    eager, compiled = (
-        frames(attribution_attacks(TOY, net, IG, images=True, batch=batch), x[:5], y[:5], records, protocol=TOY)
-        for batch in (None, 2)
-    )
-    for key in ("id", "perturbed", "kept"):
-        np.testing.assert_array_equal(getattr(eager, key), getattr(compiled, key))
-    for key in ("before", "after", "topk", "kendall"):
-        np.testing.assert_allclose(getattr(eager, key), getattr(compiled, key), atol=2e-3)
 
 
 def test_a_damaged_gallery_is_refused(tmp_path: Path) -> None:

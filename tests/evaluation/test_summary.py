@@ -11,7 +11,7 @@ import pytest
 
 from robattr.errors import CheckpointError
 from robattr.evaluation import compare
-from robattr.evaluation.summary import check, records_of, sealed
+from robattr.evaluation.summary import check, read_checked, records_of, sealed
 
 
 def test_columns_are_means_of_the_records(plain) -> None:
@@ -95,6 +95,27 @@ def test_a_file_of_records_may_have_another_layout_but_not_other_content(plain, 
     check(made, plain.records, source=file.with_suffix(".json"))
     with pytest.raises(CheckpointError, match="the records are not those it was made of"):
         check(made, [{**r, "iterate": 99} for r in plain.records], source=file.with_suffix(".json"))
+
+
+def test_an_unchanged_file_is_read_without_diagnostics_and_a_changed_one_is_refused(plain, tmp_path: Path) -> None:
+    """Real records: their diagnostics are in the middle of a line."""
+    summary, file = tmp_path / "paper-ig.json", tmp_path / "paper-ig.jsonl"
+    text = "".join(json.dumps(r) + "\n" for r in plain.records)
+    file.write_text(text)
+    summary.write_text(json.dumps(sealed(plain.summary, plain.records, file)))
+    scores = [{key: value for key, value in r.items() if key != "diagnostics"} for r in plain.records]
+    assert read_checked(summary)[1] == scores
+    file.write_text(text.replace(", ", ",  "))  # another layout
+    assert read_checked(summary)[1] == plain.records
+    first, _, rest = text.partition("\n")
+    file.write_text(text + first.replace('"id": 0', '"id": 99') + "\n")  # of a longer evaluation
+    assert len(read_checked(summary)[1]) == len(scores) + 1
+    flipped = text.replace('"vanishing_loss": false', '"vanishing_loss": true', 1)
+    for changed in (rest, flipped, text.replace('"topk": 0.', '"topk": 1.', 1)):
+        assert changed != text
+        file.write_text(changed)
+        with pytest.raises(CheckpointError, match="the records are not those it was made of"):
+            read_checked(summary)
 
 
 def test_a_summary_finds_its_records_among_others(plain) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from robattr.evaluation.evaluate_batch import SCORES
+from robattr.evaluation.scores import AGREEMENT
 from robattr.evaluation.summary import columns
 from robattr.metrics.columns import COLUMN, COLUMNS, PAPERS
 
@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[2]
 
 def test_every_score_of_an_evaluation_has_a_column() -> None:
     further = {"foreground_topk", "foreground_kendall"}  # of the same unit as topk and kendall
-    assert {*columns([]), *SCORES} - further <= COLUMN.keys()
+    assert {*columns([]), *AGREEMENT} - further <= COLUMN.keys()
     assert [column.key for column in PAPERS] == ["nat_acc", "adv_acc", "topk", "kendall"]
     lower = {"never_kept", "mass_center", "deletion", "infidelity", "completeness_gap", "same_class_cosine"}
     assert {key for key, column in COLUMN.items() if not column.higher_is_better} == lower

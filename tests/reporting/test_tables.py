@@ -5,15 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from math import nan
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from fake_runs import METHODS, rescore, write_run
-from robattr.metrics.columns import PAPERS
-from robattr.metrics.intervals import Comparison, Estimate
+from robattr.metrics.columns import COLUMN, PAPERS
 from robattr.reporting import tables
 from robattr.reporting.findings import finding
 from robattr.reporting.groups import group_evaluations
@@ -114,20 +112,7 @@ def test_the_papers_numbers_appear_under_its_own_protocol_only(tmp_path: Path) -
 
 
 def test_a_cell_shows_its_interval_where_there_is_one() -> None:
-    topk, kendall = tables.COLUMN["topk"], tables.COLUMN["kendall"]
+    topk, kendall = COLUMN["topk"], COLUMN["kendall"]
     assert str(tables.cell_of(topk, {"value": 0.5, "low": 0.4, "high": 0.61})) == "50.00% [40.0, 61.0]"
     assert str(tables.cell_of(kendall, {"value": 0.5, "low": None, "high": float("nan")})) == "0.5000"
     assert str(tables.cell_of(topk, {"value": None})) == "–"
-
-
-def test_a_comparison_names_the_better_one_where_the_interval_excludes_zero() -> None:
-    found = {
-        "topk": Comparison(Estimate(0.1, 0.05, 0.15, 30), 0.001, 0),
-        "mass_center": Comparison(Estimate(0.1, 0.05, 0.15, 30), 0.001, 0),
-        "kendall": Comparison(Estimate(-0.1, -0.3, 0.1, 30), 0.3, 0),
-        "adv_acc": Comparison(Estimate(1.0, nan, nan, 1), 1.0, 0),
-    }
-    rows = tables.comparison(found, ("one", "two"))
-    assert rows[0] == ("TopK Inter.", "+10.00 points", "[+5.00, +15.00]", "0.0010", "30", "two")
-    assert rows[1][0] == "Mass center shift (lower is better)"
-    assert [row[-1] for row in rows] == ["two", "one", "not settled", "–"]

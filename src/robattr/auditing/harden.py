@@ -26,9 +26,9 @@ from robattr.metrics.columns import PAPERS
 from robattr.metrics.intervals import Comparison
 from robattr.reporting import audit_sections
 from robattr.reporting.audit_sections import Section
+from robattr.reporting.comparison import COMPARED, comparison
 from robattr.reporting.html import write_page
 from robattr.reporting.run_results import RunResults
-from robattr.reporting.tables import COMPARED, comparison
 from robattr.reporting.verdict import Verdict, strictest, verdict
 from robattr.training import checkpoint
 from robattr.training import settings as keys

@@ -153,7 +153,7 @@ def compare(
     The p-values are those of a paired test.
     """
     with uncollected():  # imports included: a third of the time
-        from robattr.reporting.tables import COMPARED, comparison
+        from robattr.reporting.comparison import COMPARED, comparison
 
         found = _paired(first, second, f"{protocol}-{map_name}.jsonl")
     names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
@@ -167,17 +167,16 @@ def compare(
 def _paired(first: Path, second: Path, name: str) -> dict[str, Comparison]:
     """The comparison of the records called `name` of two runs, after a check of both."""
     from robattr.evaluation.records import read
-    from robattr.evaluation.summary import check, compare, records_of
-    from robattr.evaluation.summary import read as read_summary
+    from robattr.evaluation.summary import compare, read_checked
 
     if file := next((run for run in (first, second) if run.is_file()), None):
         raise InvalidInput(f"expected an evaluated run directory, got the file {file}: give the run it was made from")
     paths = [run / "records" / name for run in (first, second)]
-    sides = [read(path) for path in paths]
-    for path, records in zip(paths, sides, strict=True):
-        if (summary := path.with_suffix(".json")).is_file():
-            made = read_summary(summary)
-            check(made, records_of(made, records), source=summary)
+    summaries = [path.with_suffix(".json") for path in paths]
+    sides = [
+        list(read_checked(summary)[1]) if path.is_file() and summary.is_file() else read(path)
+        for path, summary in zip(paths, summaries, strict=True)
+    ]
     _check_comparable(paths, sides)
     return compare(*sides)
 
@@ -200,8 +199,8 @@ def _different_examples(paths: list[Path], sides: list[list[Any]]) -> str:
     """Why equal ids are not the same examples, or an empty string: datasets of one name may differ in their images."""
     import numpy as np
 
+    from robattr.engine.files import read_object
     from robattr.evaluation.gallery import path_for, read_gallery
-    from robattr.training.run_directory import RunDirectory, read_config
 
     labels = [{r["id"]: r.get("label") for r in records} for records in sides]
     if odd := [i for i in labels[0] if labels[1].get(i, labels[0][i]) != labels[0][i]]:
@@ -211,8 +210,8 @@ def _different_examples(paths: list[Path], sides: list[list[Any]]) -> str:
         one, two = ({int(i): x for i, x in zip(g.id, g.image, strict=True)} for g in map(read_gallery, kept))
         if odd := [i for i in one if i in two and not np.array_equal(one[i], two[i])]:
             return f"the images of example {odd[0]} differ"
-    runs = [RunDirectory(path.parent.parent) for path in paths]
-    digests = [read_config(run).get("examples") if run.config.is_file() else None for run in runs]
+    configs = [path.parent.parent / "config.json" for path in paths]
+    digests = [read_object(config).get("examples") if config.is_file() else None for config in configs]
     other = all(digests) and len(labels[0]) == len(labels[1]) and digests[0] != digests[1]
     return "the digests of the datasets differ" if other else ""
 

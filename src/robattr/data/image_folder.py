@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from robattr._extras import need
-from robattr.data.catalog import DATASETS
 from robattr.data.dataset import Dataset, Split
+from robattr.data.known import name_of
 from robattr.data.tensors import partition
 from robattr.errors import DataError, InvalidInput
 
@@ -84,11 +84,6 @@ def from_folder(
         bounds=bounds,
         skipped=tuple(skipped),
     )
-
-
-def name_of(folder: Path) -> str:
-    """The dataset name of a folder; a folder called mnist must not be taken for MNIST."""
-    return f"folder {folder.name}" if folder.name in DATASETS else folder.name
 
 
 def _split_folders(top: Path) -> dict[str, Path]:

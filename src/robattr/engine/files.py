@@ -14,6 +14,7 @@ from glob import escape
 from pathlib import Path
 from typing import IO, Any
 
+from robattr._form import check_form, parse_json
 from robattr.errors import CheckpointError, NoLocks
 
 UNFINISHED = ".*.tmp"
@@ -61,6 +62,26 @@ def write_atomically(path: Path, content: bytes) -> None:
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write `content` atomically as indented JSON."""
     write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def read_object(path: Path, form: Any = dict) -> dict[str, Any]:
+    """Read a JSON object of this form. NaN and infinities, which JSON lacks, become None."""
+    try:
+        value = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as cause:
+        raise CheckpointError(f"{path} could not be read as JSON ({cause}): the file is damaged") from cause
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    check_content(value, form, path)
+    return value
+
+
+def check_content(value: Any, form: Any, path: Path) -> None:
+    """Reject what a file contains if it does not have the form."""
+    try:
+        check_form(value, form)
+    except ValueError as cause:
+        raise CheckpointError(f"{path} is damaged ({cause}): restore the file, or make it again") from cause
 
 
 def remove_unfinished(folder: Path, pattern: str = UNFINISHED) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from robattr.evaluation.suite import COMPARED
+from robattr.evaluation.scores import COMPARED
 
 Rows = Sequence[Mapping[str, Any]]
 

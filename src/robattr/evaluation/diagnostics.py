@@ -17,6 +17,7 @@ from robattr.attacks.ifia import IFIA
 from robattr.attacks.maps import AttributionMap
 from robattr.attacks.pgd import PGDAttack
 from robattr.engine.batch_size import rows_that_fit
+from robattr.evaluation.scores import SATURATED
 from robattr.formula.ascent import Best, RandomSearch
 from robattr.formula.neighbourhoods import LinfBall
 from robattr.formula.network import bind, gradient, second_order
@@ -25,9 +26,7 @@ from robattr.metrics import cosine, intervals
 from robattr.metrics.faithfulness import completeness_gap as gap
 from robattr.models.smooth import smooth
 
-CURVE = 20  # points of the curve over iterations
 RADII = (0.5, 1.0, 2.0, 4.0, 8.0)  # of the curve over ε, in units of the protocol's ε
-SATURATED = 0.01  # a change of the score that no longer counts
 QUERIES = 200  # of the gradient-free search
 
 
@@ -51,11 +50,6 @@ def vanishing(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     with second_order(model), torch.no_grad():
         net = bind(model).detach()
         return (gradient(lambda z: cross_entropy(net, z, y), x) == 0).flatten(1).all(dim=1)
-
-
-def curve_points(steps: int) -> list[int]:
-    """The iterations, counted from 1, of the curve over iterations."""
-    return sorted({round(1 + (steps - 1) * i / (CURVE - 1)) for i in range(CURVE)})
 
 
 def spread(points: Sequence[int], count: int) -> list[int]:

@@ -15,13 +15,12 @@ from robattr.evaluation.diagnostics import completeness_gap, vanishing
 from robattr.evaluation.faithfulness import faithfulness
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.resume_checks import label_probability, mass_centres
+from robattr.evaluation.scores import AGREEMENT
 from robattr.evaluation.suite import attribution_attacks, measures, prediction_attacks, worst_case
 from robattr.formula.network import second_order
 from robattr.metrics import kendall, tie_ceiling, topk_intersection
 
 Record = dict[str, Any]
-
-SCORES = ("topk", "kendall", "spearman", "cosine", "ssim", "mass_center")
 
 
 def evaluate_batch(
@@ -56,7 +55,7 @@ def evaluate_batch(
             "protocol": protocol.name,
             "map": map.name,
             "seed": protocol.seed,
-            **dict.fromkeys(SCORES),
+            **dict.fromkeys(AGREEMENT),
             "centre": None,
             "kept": None,
             "excluded": None,

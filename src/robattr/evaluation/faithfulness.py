@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from robattr.attacks import per_example_rng
 from robattr.attacks.maps import AttributionMap, constant_along_ray, saliency
 from robattr.engine.batch_size import rows_that_fit
+from robattr.evaluation.scores import AREAS, GAINS
 from robattr.formula.network import bind, second_order
 from robattr.metrics.faithfulness import area, centre_first, class_cosine, edges, infidelity, pixel_counts, ranks
 
@@ -23,17 +24,6 @@ WINDOWS = 32  # random windows of the infidelity
 WINDOW = 0.02  # their share of the pixels
 PASS = 128  # images in one forward pass, all of one example
 COMPARED = 64  # examples whose maps are compared with each other
-
-GAINS = {  # score: the area of a curve, and the one that is subtracted; positive is better
-    "insertion_over_random": ("insertion", "insertion_random"),
-    "insertion_over_constant": ("insertion", "insertion_constant"),
-    "insertion_over_edges": ("insertion", "insertion_edges"),
-    "attacked_over_constant": ("insertion_attacked", "insertion_constant"),
-    "deletion_below_random": ("deletion_random", "deletion"),
-    "deletion_below_constant": ("deletion_constant", "deletion"),
-}
-AREAS = ("insertion", "insertion_attacked", "deletion")
-SCORES = (*AREAS, *GAINS, "infidelity", "completeness_gap")
 
 
 def faithfulness(

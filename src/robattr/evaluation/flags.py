@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from robattr.evaluation.diagnostics import SATURATED
+from robattr.evaluation.scores import SATURATED
 
 SOME = 0.1  # a share of examples without a gradient
 UNKEPT = 0.02  # a share of examples without a label-keeping iterate

@@ -34,10 +34,12 @@ from robattr.evaluation.diagnostics import RADII, accuracies, score_against_eps,
 from robattr.evaluation.evaluate_batch import Record, evaluate_batch
 from robattr.evaluation.faithfulness import COMPARED, input_dependence
 from robattr.evaluation.flags import alarms, flags
+from robattr.evaluation.gallery_frames import frames
 from robattr.evaluation.output_dir import OutputDir, provenance
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import append, begin, merge, read
 from robattr.evaluation.resume_checks import check_same_map, check_same_predictions, digest_of_weights
+from robattr.evaluation.scores import PROBED
 from robattr.evaluation.suite import attribution_attacks, prediction_attacks
 from robattr.evaluation.summary import check as check_summary
 from robattr.evaluation.summary import estimate, sealed, summarise
@@ -45,7 +47,6 @@ from robattr.evaluation.summary import read as read_summary
 
 Progress = Callable[[int, int], None]
 Expect = Callable[[float, str], None]
-PROBED = 16  # correctly classified examples for the slower diagnostics
 BATCH = (8, 256)  # fewest and most examples attacked together
 PAYS = 60.0  # seconds of an attack from which compiling it pays
 
@@ -305,6 +306,6 @@ class _Job:
         if shown and self.x.dim() == 4:
             x, y, _ = self.examples_of(shown)
             found = self.parts.whole(
-                lambda: gallery.frames(self.attacks(batch=self.compiled_for), x, y, shown, protocol=self.protocol)
+                lambda: frames(self.attacks(batch=self.compiled_for), x, y, shown, protocol=self.protocol)
             )
             write_atomically(gallery.path_for(path), found.file)

@@ -17,8 +17,9 @@ from robattr.attacks.losses import IMAGES_ONLY
 from robattr.attacks.maps import AttributionMap
 from robattr.attacks.pgd import PGDAttack
 from robattr.attacks.result import AttackResult, Measure
-from robattr.evaluation.diagnostics import curve_points, spread
+from robattr.evaluation.diagnostics import spread
 from robattr.evaluation.protocol import Attack, Protocol
+from robattr.evaluation.scores import COMPARED, curve_points
 from robattr.formula.scalars import margin
 from robattr.metrics import cosine, kendall, mass_center_displacement, spearman, ssim, topk_intersection
 
@@ -26,7 +27,6 @@ NOISE_TRIES = 10
 QUERIES = 50  # of the search without gradients
 MARGIN_RESTARTS = 3
 EVERY = 4  # iterates of the strict attacks per scored one
-COMPARED = ("topk", "kendall")  # the scores that decide convergence, and that are recorded for each attack
 
 
 def measures(protocol: Protocol, *, images: bool) -> dict[str, Measure]:

@@ -12,20 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robattr._form import check_form, parse_json
+from robattr._form import by_columns, check_form, fits, parse_json
 from robattr.errors import CheckpointError
-from robattr.evaluation import faithfulness
+from robattr.evaluation import records as files
 from robattr.evaluation.ablation import advantage
-from robattr.evaluation.diagnostics import curve_points
-from robattr.evaluation.evaluate_batch import SCORES
 from robattr.evaluation.protocol import Protocol
-from robattr.evaluation.records import file_digest
+from robattr.evaluation.scores import AGREEMENT, CONTROLS, FAITHFULNESS, curve_points
 from robattr.metrics import intervals
 
 Rows = Sequence[Mapping[str, Any]]
 
 ACCURACIES = {"nat_acc": "correct", "adv_acc": "adv_correct"}
-FURTHER = ("foreground_topk", "foreground_kendall", "ceiling", "noise_topk", "noise_kendall")
 
 
 NUMBER, COUNT = (float, None), (int, None)
@@ -39,16 +36,30 @@ FORM = {
     "seconds?": NUMBER, "earlier?": COUNT, "seed?": COUNT,
 }  # fmt: skip
 """The form of a summary; older ones lack some of the keys."""
+FITS = fits(FORM)
 
 
 def read(path: Path) -> dict[str, Any]:
     """Read a summary and check its form."""
     try:
         summary = parse_json(path.read_text(encoding="utf-8"))
-        check_form(summary, FORM)
+        if not FITS(summary):
+            check_form(summary, FORM)
     except ValueError as cause:
         raise CheckpointError(f"{path} is damaged ({cause}): delete it, and evaluate again") from cause
     return dict(summary)
+
+
+def read_checked(path: Path) -> tuple[dict[str, Any], Rows]:
+    """A summary and all records beside it, with which it must agree.
+
+    Where it has the digest of their file, and that is unchanged, the records are read without their diagnostics.
+    """
+    summary, lines = read(path), path.with_suffix(".jsonl")
+    unchanged = files.read_scores(lines, summary["file"]) if summary.get("file") else None
+    records = unchanged or (files.read(lines) if lines.is_file() else [])
+    check(summary, records_of(summary, records), source=path, unchanged=bool(unchanged))
+    return summary, records
 
 
 def columns(records: Rows) -> dict[str, dict[str, float | None]]:
@@ -58,7 +69,7 @@ def columns(records: Rows) -> dict[str, dict[str, float | None]]:
     """
     shares = {name: intervals.proportion(r[key] for r in records) for name, key in ACCURACIES.items()}
     scored = [r for r in records if r["kept"] is not None]
-    means = {name: intervals.mean(r.get(name) for r in scored) for name in (*SCORES, *FURTHER, *faithfulness.SCORES)}
+    means = {name: intervals.mean(r.get(name) for r in scored) for name in (*AGREEMENT, *CONTROLS, *FAITHFULNESS)}
     return {name: e.plain() for name, e in {**shares, **means}.items()}
 
 
@@ -115,19 +126,23 @@ def digest(content: Any) -> str:
 
 def sealed(summary: Mapping[str, Any], records: Rows, file: Path | None = None) -> dict[str, Any]:
     """The summary with the digest of its records, that of their file, and one of itself."""
-    made = {**summary, "records": digest(list(records)), "file": file and file_digest(file)}
+    made = {**summary, "records": digest(list(records)), "file": file and files.file_digest(file)}
     return {**made, "digest": digest(made)}
 
 
-def check(summary: Mapping[str, Any], records: Rows, *, source: Path, rounding: float = 0.0) -> None:
+def check(
+    summary: Mapping[str, Any], records: Rows, *, source: Path, rounding: float = 0.0, unchanged: bool = False
+) -> None:
     """Reject a summary that was not made of these records: what is printed is what the records give.
 
     The digests are compared where the summary has them, that of the file first, which is quick; the values and counts
     of its columns always. `rounding` is the error of a score in the records; columns that no record has are left out
-    with it.
+    with it. `unchanged`: the file of the records is known to have its digest.
     """
-    same = summary.get("file") and summary["file"] == file_digest(source.with_suffix(".jsonl"))  # then no need to look
-    odd = edited(summary, None if rounding or same else records) or _disagreement(summary, records, rounding=rounding)
+    lines = source.with_suffix(".jsonl")
+    unchanged = unchanged or bool(summary.get("file") and summary["file"] == files.file_digest(lines))
+    odd = edited(summary, None if rounding or unchanged else records)
+    odd = odd or _disagreement(summary, records, rounding=rounding)
     if odd:
         raise CheckpointError(
             f"{source} does not agree with its records ({odd}): delete it, and robattr evaluate makes it again from "
@@ -147,8 +162,8 @@ def edited(summary: Mapping[str, Any], records: Rows | None) -> str:
 
 def records_of(summary: Mapping[str, Any], records: Rows) -> Rows:
     """The records that a summary was made of; their file may hold more, of an earlier and longer evaluation."""
-    ids = summary.get("ids")
-    kept = records if ids is None else [r for r in records if r["id"] in set(ids)]
+    ids = None if summary.get("ids") is None else set(summary["ids"])
+    kept = records if ids is None else [r for r in records if r["id"] in ids]
     return kept[: summary.get("examples")]
 
 
@@ -165,9 +180,8 @@ def _disagreement(summary: Mapping[str, Any], records: Rows, *, rounding: float)
     pairs = [(key, summary.get(key), value, 0.0) for key, value in given.items() if key in known and key in summary]
     shown = summary.get("columns") or {}
     keys = [ACCURACIES.get(name, name) for name in shown]
-    table = _table(([r.get(key) for key in keys] for r in records), keys) if keys else np.empty((0, 0))
     attacked = np.array([r.get("kept") is not None for r in records], dtype=np.bool_)
-    for (name, column), key, values in zip(shown.items(), keys, table.T, strict=True):
+    for (name, column), key, values in zip(shown.items(), keys, _table(records, keys), strict=True):
         if rounding and key not in known:
             continue
         values = values if name in ACCURACIES else values[attacked]
@@ -186,22 +200,23 @@ def _same(a: float | None, b: float | None, error: float) -> bool:
 
 def compare(first: Rows, second: Rows) -> dict[str, intervals.Comparison]:
     """Second minus first, paired by example, for every column of both: difference, interval and p-value."""
-    names = ("nat_acc", "adv_acc", *SCORES, *faithfulness.SCORES)
+    names = ("nat_acc", "adv_acc", *AGREEMENT, *FAITHFULNESS)
     keys = [ACCURACIES.get(name, name) for name in names]
-    sides = [{r["id"]: [r.get(key) for key in keys] for r in rows} for rows in (first, second)]
-    shared = sorted(sides[0].keys() & sides[1].keys())
-    scored = sum((~np.isnan(_table(side.values(), keys))).sum(axis=0) for side in sides)
-    differences = _table(map(sides[1].__getitem__, shared), keys) - _table(map(sides[0].__getitem__, shared), keys)
+    place = [{r["id"]: at for at, r in enumerate(rows)} for rows in (first, second)]
+    shared = sorted(place[0].keys() & place[1].keys())
+    at = [[where[i] for i in shared] for where in place]
     found = {}
-    for name, column, known in zip(names, differences.T, scored, strict=True):
-        if len(kept := column[~np.isnan(column)]):
-            found[name] = intervals.compared(kept, unpaired=int(known) - 2 * len(kept))
+    for name, one, two in zip(names, _table(first, keys), _table(second, keys), strict=True):
+        difference = two[at[1]] - one[at[0]]
+        if len(kept := difference[~np.isnan(difference)]):
+            known = int((~np.isnan(one)).sum() + (~np.isnan(two)).sum())
+            found[name] = intervals.compared(kept, unpaired=known - 2 * len(kept))
     return found
 
 
-def _table(rows: Iterable[Sequence[float | None]], keys: Sequence[str]) -> NDArray[np.float64]:
-    """(rows, keys) numbers, NaN for None."""
-    return np.array(list(rows), dtype=np.float64).reshape(-1, len(keys))
+def _table(rows: Rows, keys: Sequence[str]) -> list[NDArray[np.float64]]:
+    """The numbers of all rows for each key, NaN for None."""
+    return [np.array(column, dtype=np.float64) for column in by_columns(rows, keys)]
 
 
 def _curve(curves: Iterable[Sequence[float]]) -> list[float]:

@@ -6,23 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from robattr._extras import need
 from robattr._form import check_form
-from robattr.certificates.certificate import Bounds, bounds_from
-from robattr.certificates.record import tally_of
-from robattr.certificates.smoothing import Smoothing
-from robattr.certificates.summary import in_units
+from robattr.engine.files import read_object
 from robattr.errors import CheckpointError
 from robattr.evaluation.gallery import Array, Gallery
 from robattr.evaluation.records import read
 from robattr.evaluation.summary import edited
 from robattr.metrics.columns import Column
 from robattr.reporting.display import brightness
-from robattr.reporting.record import read_object
+
+if TYPE_CHECKING:
+    from robattr.certificates.certificate import Bounds
 
 COLUMNS = (
     Column("answer", "Answer certified", "examples whose smoothed answer is proved to stay the label", share=True),
@@ -52,6 +51,10 @@ class CertificateResults:
 
     @cached_property
     def bounds(self) -> Bounds:
+        from robattr.certificates.certificate import bounds_from  # waits for torch
+        from robattr.certificates.record import tally_of
+        from robattr.certificates.smoothing import Smoothing
+
         settings = self.summary["settings"]
         smoothing = Smoothing(**{name: settings[name] for name in Smoothing().settings()})
         return bounds_from(tally_of(self.records, smoothing), smoothing)
@@ -104,6 +107,8 @@ def _checked(summary: Mapping[str, Any], path: Path) -> CertificateResults:
 
 def sentences(found: CertificateResults) -> tuple[str, ...]:
     """What the table says, and what it does not."""
+    from robattr.certificates.summary import in_units  # waits for torch
+
     s, radius = found.summary["settings"], found.shown_radius
     words = in_units(radius, found.summary["shape"], tuple(found.summary["bounds"]))
     k, level, sigma = found.summary["k"], 1 - s["alpha"], s["sigma"]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from robattr.evaluation.gallery import Array
-from robattr.metrics import top_k_mask
 
 
 def top_k(scores: Array, k: int) -> Array:
-    """Mask of the k largest entries of a map, with the tie rule of the scores."""
-    maps = torch.from_numpy(scores.astype(np.float64))[None]
-    mask: Array = top_k_mask(maps, min(k, scores.size))[0].numpy()
-    return mask
+    """Mask of the k largest entries of a map, with the tie rule of the scores (`metrics.top_k_mask`)."""
+    mask = np.zeros(scores.size, dtype=np.bool_)
+    if not np.isnan(scores).any():
+        mask[np.argsort(-scores.reshape(-1), kind="stable")[:k]] = True
+    return mask.reshape(scores.shape)
 
 
 def ceiling(before: Array) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from robattr import data
+from robattr.data import known
 from robattr.errors import CheckpointError
 from robattr.reporting.record import evaluated_dataset
 from robattr.reporting.run_results import EvaluationResults, RunResults
@@ -44,7 +44,9 @@ class Group:
     def classes(self) -> tuple[str, ...]:
         """Class names from the summaries, else from the dataset; () where unknown."""
         written = next((e.summary["classes"] for _, e in self.members if e.summary.get("classes")), None)
-        if written is None and self.dataset in data.names():
+        if written is None and self.dataset in known.NAMES:
+            from robattr import data  # waits for torch
+
             written = data.info(self.dataset).classes
         return tuple(map(str, written or ()))
 

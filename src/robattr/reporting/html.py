@@ -23,7 +23,7 @@ from robattr._extras import need
 from robattr._version import __version__
 from robattr.engine.files import write_atomically
 from robattr.errors import InvalidInput
-from robattr.evaluation.run import PROBED
+from robattr.evaluation.scores import PROBED
 from robattr.metrics.columns import COLUMN, CONTROLLED
 from robattr.reporting import audit_sections
 from robattr.reporting.audit_sections import Section

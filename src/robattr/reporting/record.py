@@ -20,20 +20,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-from robattr._form import check_form, fits, parse_json
-from robattr.data.image_folder import name_of
+from robattr._form import all_fit, parse_json, parse_json_lines
+from robattr.data.known import name_of
+from robattr.engine.files import check_content, read_object
 from robattr.errors import CheckpointError
 from robattr.evaluation.summary import FORM as SUMMARY
 from robattr.evaluation.summary import check as check_summary
 from robattr.evaluation.summary import digest
-from robattr.formula import Robust
 from robattr.reporting.training_log import TrainingSummary
-from robattr.training.config import TrainConfig
-from robattr.training.methods import Method
+from robattr.training.method_names import INTEGRATING, Method
 
 SCHEMA = 1
 DIGITS = 4  # of the scores of examples
@@ -44,7 +42,7 @@ CONFIG = {
 }  # fmt: skip
 ENVIRONMENT = {"command?": TEXT, "versions?": {str: TEXT}, "resumed?": [dict], "device?": TEXT}
 LOG_LINE = {str: NUMBER}
-FITS = fits(LOG_LINE)
+ALL_FIT = all_fit(LOG_LINE)
 FORM = {
     "schema": int, "variant": str, "weights": TEXT, "config": CONFIG, "environment": ENVIRONMENT,
     "training": {"steps?": COUNT, "lines?": int, str: NUMBER}, "curve": {str: {str: [NUMBER]}}, "summary": SUMMARY,
@@ -96,7 +94,7 @@ def read_record(path: Path) -> Record:
         raise CheckpointError(f"{path} is a record of another version (expected schema {SCHEMA}): record the run again")
     if odd := FORM.keys() ^ (content.keys() - {"digest"}):
         raise CheckpointError(f"{path} is damaged ({', '.join(sorted(odd))} missing or unknown): record the run again")
-    _checked(content, FORM, path)
+    check_content(content, FORM, path)
     tables = [content["examples"], *content["curve"].values()]
     unknown = content["training"].keys() - TrainingSummary.__dataclass_fields__.keys()
     if unknown or any(len({len(column) for column in table.values()}) > 1 for table in tables):
@@ -157,22 +155,14 @@ def approach(config: Mapping[str, Any], default: str) -> str:
     return str(config.get("name") or f"{APPROACHES.get(method, method)}{network}")
 
 
-@cache
 def regularises(method: Any) -> bool:
     """Whether a method's objective is more than the clean loss; one of the user's counts as such."""
-    example = _example_of(method)
-    return example is None or not isinstance(rho := example.objective(), Robust) or bool(rho.change.terms)
+    return bool(method != "natural")
 
 
-@cache
 def integrates(method: Any) -> bool:
     """Whether a method's objective depends on m; one of the user's counts as such."""
-    example = _example_of(method)
-    return example is None or example.uses("m")
-
-
-def _example_of(method: Any) -> TrainConfig | None:
-    return TrainConfig(method=method, budget=1.0) if method in get_args(Method) else None
+    return method in INTEGRATING or method not in get_args(Method)
 
 
 def variant(config: Mapping[str, Any]) -> str:
@@ -184,30 +174,14 @@ def variant(config: Mapping[str, Any]) -> str:
     return f"{name}-m{config['m']}" if known and config.get("m") and integrates(config["method"]) else name
 
 
-def read_object(path: Path, form: Any = dict) -> dict[str, Any]:
-    """Read a JSON object of this form. NaN and infinities, which JSON lacks, become None."""
-    try:
-        value = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as cause:
-        raise CheckpointError(f"{path} could not be read as JSON ({cause}): the file is damaged") from cause
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, got {type(value).__name__}")
-    _checked(value, form, path)
-    return value
-
-
-def _checked(value: Any, form: Any, path: Path) -> None:
-    try:
-        check_form(value, form)
-    except ValueError as cause:
-        raise CheckpointError(f"{path} is damaged ({cause}): restore the file, or make it again") from cause
-
-
 def read_log(path: Path) -> tuple[Mapping[str, Any], ...]:
     """Read a training log; () where it does not exist. A last line that is not JSON is still being written."""
     if not path.is_file():
         return ()
     lines = [(number, line) for number, line in enumerate(path.read_bytes().splitlines(), start=1) if line.strip()]
+    rows = parse_json_lines([line for _, line in lines])
+    if rows is not None and ALL_FIT(rows):
+        return tuple(rows)
     remedy = "the file is damaged: delete that line, or restore the file"
     read: list[Mapping[str, Any]] = []
     for number, line in lines:
@@ -219,8 +193,7 @@ def read_log(path: Path) -> tuple[Mapping[str, Any], ...]:
             raise CheckpointError(f"{path}, line {number} is not JSON ({cause}); {remedy}") from cause
         if not isinstance(row, dict):
             raise CheckpointError(f"{path}, line {number}: expected a JSON object, got {type(row).__name__}; {remedy}")
-        if not FITS(row):
-            _checked(row, LOG_LINE, path)
+        check_content(row, LOG_LINE, path)
         read.append(row)
     return tuple(read)
 

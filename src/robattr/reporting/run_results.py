@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from robattr._form import uncollected
+from robattr.engine.files import read_object
 from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
-from robattr.evaluation.diagnostics import SATURATED
 from robattr.evaluation.flags import TRANSFER
-from robattr.evaluation.records import read as read_records
 from robattr.evaluation.records import read_settings
-from robattr.evaluation.summary import check as check_summary
-from robattr.evaluation.summary import read as read_summary
-from robattr.evaluation.summary import records_of
+from robattr.evaluation.scores import SATURATED
+from robattr.evaluation.summary import read_checked, records_of
 from robattr.reporting.certified import CertificateResults, read_certificates
 from robattr.reporting.record import (
     APPROACHES,
@@ -27,7 +25,6 @@ from robattr.reporting.record import (
     method_of,
     protocol_of,
     read_log,
-    read_object,
     read_record,
     regularises,
     rows,
@@ -200,10 +197,8 @@ def _distinguish(twins: Sequence[RunResults]) -> list[RunResults]:
 def _read_evaluation(path: Path) -> EvaluationResults:
     """A summary and its records, with which it must agree."""
     weights = read_settings(path).get("weights") if path.with_suffix(".settings").is_file() else None
-    summary, lines = read_summary(path), path.with_suffix(".jsonl")
-    records = tuple(records_of(summary, read_records(lines) if lines.is_file() else ()))
-    check_summary(summary, records, source=path)
-    return EvaluationResults(summary, records, _gallery(path), path, weights)
+    summary, records = read_checked(path)
+    return EvaluationResults(summary, tuple(records_of(summary, records)), _gallery(path), path, weights)
 
 
 def _read_records(paths: Iterable[Path]) -> list[RunResults]:

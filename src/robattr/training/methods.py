@@ -1,13 +1,13 @@
 """The methods that a configuration names: the objective of each, from the settings that it uses.
 
-A new method is a name in `Method` and an entry of `METHODS`.
+A new method is a name in `Method` (`method_names`) and an entry of `METHODS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -29,15 +29,11 @@ from robattr.formula.distributional import Distributional
 from robattr.formula.neighbourhoods import Bounds
 from robattr.formula.quadrature import Rules, gauss_legendre, left, midpoint, radau, right
 from robattr.training.custom import Objective
+from robattr.training.method_names import Method as Method
 
 if TYPE_CHECKING:
     from robattr.training.config import TrainConfig
 
-Method = Literal[
-    "natural", "madry", "ig-norm", "ig-sum-norm", "input-gradient", "loss-output", "sinha", "distributional-ig",
-    "trades", "igr", "aat", "adv-aat", "art", "sarkar", "ssr", "lga", "r2et", "curvature",
-    "interval-bound",
-]  # fmt: skip
 RULES: dict[str, Rules] = {
     "left": left, "right": right, "midpoint": midpoint, "gauss-legendre": gauss_legendre, "radau": radau,
 }  # fmt: skip
