@@ -11,9 +11,12 @@ import torch
 import typer.testing
 from hypothesis import settings
 
+from robattr.evaluation import cost
+
 settings.register_profile("any-machine", deadline=None)
 settings.load_profile("any-machine")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and its children would
+cost.RUNS = 1  # no test reads the clock, so none needs the fastest of many runs
 typer.testing._get_command = cache(typer.main.get_command)  # built anew at every call, in a tenth of a second
 
 

@@ -221,6 +221,8 @@ def test_real_kernels_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Generated code for the second derivative of a convolution and a pool, and no warning of the compiler's."""
     inductor_config = pytest.importorskip("torch._inductor.config")
     monkeypatch.setattr(inductor_config, "compile_threads", 1)  # workers would each import torch
+    monkeypatch.setattr(inductor_config, "cpp_cache_precompile_headers", False)  # longer than the kernels themselves
+    monkeypatch.setattr(inductor_config.cpp, "vec_isa_ok", False)  # a program for each vector unit: make compiled
     net = bind(nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Softplus()).double())
 
     def update(w: Tensor, x: Tensor) -> Tensor:
