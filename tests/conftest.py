@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from functools import cache
 from html import escape
@@ -13,11 +14,17 @@ from hypothesis import settings
 
 from robattr.evaluation import cost
 
+gc.disable()  # until all tests are collected: the search for cycles was a quarter of that time
 settings.register_profile("any-machine", deadline=None)
 settings.load_profile("any-machine")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and its children would
 cost.RUNS = 1  # no test reads the clock, so none needs the fastest of many runs
 typer.testing._get_command = cache(typer.main.get_command)  # built anew at every call, in a tenth of a second
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    gc.freeze()  # no later search looks at modules again
 
 
 @pytest.fixture(autouse=True)
