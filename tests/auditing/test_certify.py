@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -56,16 +56,39 @@ def test_the_cost_is_announced_before_anything_is_computed(monkeypatch: pytest.M
     class Stop(Exception):
         pass
 
-    def announce(examples: robattr.certificates.Examples, seconds: float) -> None:
+    def announce(examples: robattr.certificates.Examples, left: int, seconds: float) -> None:
         assert seconds > 0
-        assert len(examples.x) == 3
+        assert len(examples.x) == left == 3
         raise Stop
 
     monkeypatch.setattr(
-        sys.modules["robattr.auditing.certify"], "run", lambda *_, **__: pytest.fail("began before it told")
+        import_module("robattr.auditing.certify"), "run", lambda *_, **__: pytest.fail("began before it told")
     )
     with pytest.raises(Stop):
         robattr.certify(taught(Plain(), *bars(30)), x, y, map="sg", announce=announce, **SMALL)
+
+
+def test_only_what_is_not_recorded_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = bars(6)
+    net, said = taught(Plain(), *bars(30)), []
+
+    def run(count: int, **change: object) -> None:
+        robattr.certify(
+            net, x[:count], y[:count], map="sg", out=tmp_path, **{**SMALL, **change},
+            announce=lambda examples, left, seconds: said.append((left, seconds)),
+        )  # fmt: skip
+
+    monkeypatch.setattr(import_module("robattr.auditing.certify"), "seconds_per_copy", lambda _: 0.5)
+    few = robattr.certificates.Challenge(steps=1, draws=2)
+    run(4)
+    run(6)
+    run(6, radius=0.03)
+    run(2, attack=few)
+    run(2, attack=few)
+    run(6, fresh=True)
+    copies = 22
+    attacks = 4 * copies + 4 * 1 * 2 * 3
+    assert said == [(4, 4 * copies / 2), (2, 2 * copies / 2), (0, 0), (0, 2 * attacks / 2), (0, 0), (6, 6 * copies / 2)]
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from evaluation_fixtures import toy_case
+from memory_fixtures import DEVICES, Memory
 from robattr.attacks import from_callable, simple_gradient
 from robattr.certificates import Challenge, Examples, Smoothing, attack_certificates, certify
 from robattr.certificates.certificate import bounds_from
@@ -84,6 +89,69 @@ def test_a_stopped_run_continues(examples: Examples, tmp_path: Path, monkeypatch
     assert seen[0] == 4 * copies  # the first batch was there
     assert records(tmp_path) == records(whole)
     assert not list(tmp_path.glob("*.from*"))
+
+
+def test_the_seconds_of_all_commands_add_up(
+    examples: Examples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("robattr.certificates.examples.rows_that_fit", lambda *_, passes: 4 * SMALL.samples)
+    now, place = [0.0], OutputDir(tmp_path)
+    monkeypatch.setattr("robattr.certificates.run.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def batches(*seconds: float) -> dict[str, Any]:
+        """Let each batch of four examples take so long; without an entry it is interrupted."""
+        left = list(seconds)
+
+        def tick(done: int, total: int) -> None:
+            if done % (4 * SMALL.copies) == 0 and seen and done > seen[-1]:
+                if not left:
+                    raise KeyboardInterrupt
+                now[0] += left.pop(0)
+            seen.append(done)
+
+        seen: list[int] = []
+        return certify(replace(examples), RADII, out=place, progress=tick).summary
+
+    with pytest.raises(KeyboardInterrupt):
+        batches(100.0)
+    now[0] += 1000  # nothing runs
+    assert batches(7.0, 5.0)["seconds"] == 112
+    assert batches()["seconds"] == 112  # all were recorded
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_where_memory_runs_out_certificates_go_on_in_parts(device: str, tmp_path: Path) -> None:
+    """From the middle of the counts on, and in the attacks; the progress counts no copy twice."""
+    memory = Memory(device)
+    net = memory.net()
+    x = torch.rand(12, 1, 6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y = net(x.to(device)).argmax(dim=1).cpu()
+    how = Challenge(0.05, steps=2, draws=4)
+
+    def found(name: str, limit: Callable[[], None] = lambda: None) -> tuple[list[Any], list[float]]:
+        few = Examples(net, simple_gradient(), x, y, list(range(12)), SMALL)
+        seen: list[int] = []
+
+        def progress(done: int, total: int) -> None:
+            seen.append(done)
+            if done:
+                limit()
+
+        made = certify(few, RADII, out=OutputDir(tmp_path / name), progress=progress)
+        assert seen[-1] == 12 * SMALL.copies
+        attacked = attack_certificates(few, made, 0.05, how, out=OutputDir(tmp_path / name))
+        exact = [(r["id"], r["answers"], r["votes"], r["correct"]) for r in made.records]
+        return [*exact, attacked["broken"]], [*(r["along"] for r in made.records), attacked["worst"]["cosine"]]
+
+    with memory.measured():
+        whole = found("whole")
+    assert memory.failures == 0
+    with ExitStack() as limits:
+        scarce = iter([memory.scarce(0.3)])
+        parts = found("parts", lambda: [limits.enter_context(limit) for limit in scarce] and None)
+    assert memory.failures > 0
+    assert parts[0] == whole[0]
+    assert parts[1] == pytest.approx(whole[1], abs=1e-9)
 
 
 def test_records_of_another_model_map_or_noise_are_refused(examples: Examples, tmp_path: Path) -> None:

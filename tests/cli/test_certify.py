@@ -49,6 +49,17 @@ def test_the_command_says_what_is_certified_and_what_the_radius_means(place: Pat
     assert str(place) not in json.dumps(made)
 
 
+def test_a_command_that_is_repeated_says_that_all_is_there(place: Path) -> None:
+    words = ("audit_fixtures:factory", "--data", "images", "--radius", "0.02", *SMALL)
+    first, again = run(*words), run(*words)
+    assert (first.exit_code, again.exit_code) == (0, 0)
+    assert "gradients; everything takes about" in first.output
+    assert "gradients" not in again.output
+    assert "certify sg: all 132 noisy copies were done before (--fresh begins anew)" in again.output
+    more = run(*words, "--examples", "8")
+    assert "sg: 2 of 8 examples × 22 noisy copies = 44 gradients" in more.output
+
+
 @dataclass(frozen=True)
 class Short(Challenge):
     steps: int = 1

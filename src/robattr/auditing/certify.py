@@ -16,7 +16,7 @@ from robattr.auditing.wrapped_model import Preprocessing, wrap
 from robattr.certificates import Certificates, Challenge, Examples, Smoothing, attack_certificates
 from robattr.certificates import certify as run
 from robattr.certificates.attack import KINDS
-from robattr.certificates.run import check_radii, seconds_per_copy
+from robattr.certificates.run import attack_name, check_radii, seconds_per_copy, unrecorded
 from robattr.engine.processes import join
 from robattr.errors import InvalidInput
 from robattr.evaluation.checks import forward
@@ -25,8 +25,9 @@ from robattr.evaluation.output_dir import OutputDir
 RADIUS = 0.1  # of the range of the data
 SECOND_ORDER = 4  # a step of an attack through one copy, in units of a copy's map and logits
 
-Announce = Callable[[Examples, float], None]
-"""announce(examples, seconds), called before anything is computed with an estimate of the time."""
+Announce = Callable[[Examples, int, float], None]
+"""announce(examples, left, seconds), called before anything is computed: how many examples have no certificate yet, and
+an estimate of the time of all that is not recorded yet."""
 
 
 def certify(
@@ -84,10 +85,11 @@ def certify(
             y = torch.cat([forward(wrapped, part.to(world.device)).argmax(dim=1) for part in x.split(256)])
         names = list(range(len(x))) if ids is None else [int(i) for i in ids]
         examples = Examples(wrapped, chosen, x, y.long(), names, smoothing, bounds)
+        place = None if out is None else OutputDir(Path(out), world.rank, world.size, fresh=fresh)
         if announce is not None and world.leads:
             examples.check(differentiated=bool(attack))
-            announce(examples, _seconds(examples, how, len(radii)))
-        place = None if out is None else OutputDir(Path(out), world.rank, world.size, fresh=fresh)
+            left = unrecorded(examples, chosen.name, place)
+            announce(examples, left, _seconds(examples, left, how, radii, place))
 
         def progress(title: str) -> Callable[[int, int], None]:
             return lambda done, total: watch(title, done, total, "noisy copies")
@@ -102,9 +104,13 @@ def certify(
     return found
 
 
-def _seconds(examples: Examples, how: Challenge | None, radii: int) -> float:
-    """Seconds of everything: the copies of the certificates, and of the attacks at each radius."""
-    copies = float(examples.smoothing.copies)
+def _seconds(
+    examples: Examples, left: int, how: Challenge | None, radii: Sequence[float], place: OutputDir | None
+) -> float:
+    """Seconds of all that is not recorded: the copies for `left` certificates, and of the attacks at each radius."""
+    copies = float(left * examples.smoothing.copies)
     if how is not None:
-        copies += radii * ((1 + len(KINDS)) * copies + SECOND_ORDER * how.steps * how.draws * len(KINDS))
-    return len(examples.x) * copies * seconds_per_copy(examples)
+        each = (1 + len(KINDS)) * examples.smoothing.copies + SECOND_ORDER * how.steps * how.draws * len(KINDS)
+        names = [attack_name(examples, radius, how.within(radius)) for radius in radii]
+        copies += each * sum(unrecorded(examples, name, place) for name in names)
+    return copies * seconds_per_copy(examples) if copies else 0.0

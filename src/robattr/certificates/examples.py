@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ from robattr.certificates.record import Record, Rows, attack_record, identities,
 from robattr.certificates.smoothing import Smoothing, tally
 from robattr.engine import in_use
 from robattr.engine.batch_size import rows_that_fit
+from robattr.engine.parts import Parts
 from robattr.errors import InvalidInput
 from robattr.evaluation.checks import ModelProbe, require
 from robattr.evaluation.resume_checks import digest_of_weights
@@ -24,7 +25,10 @@ from robattr.evaluation.resume_checks import digest_of_weights
 
 @dataclass(frozen=True)
 class Examples:
-    """A model and a map on examples, and the noise. `bounds` are the range of the data."""
+    """A model and a map on examples, and the noise. `bounds` are the range of the data.
+
+    `parts` divides the batches where the memory of the device is too small.
+    """
 
     model: nn.Module
     map: AttributionMap
@@ -33,6 +37,7 @@ class Examples:
     ids: list[int]
     smoothing: Smoothing
     bounds: tuple[float, float] = (0.0, 1.0)
+    parts: Parts = field(default_factory=Parts, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not len(self.x) == len(self.y) == len(self.ids) > 0 or len(set(self.ids)) != len(self.ids):

@@ -21,7 +21,7 @@ from robattr.engine import precision as arithmetic
 from robattr.engine.files import write_atomically
 from robattr.errors import InvalidInput
 from robattr.evaluation.output_dir import OutputDir, provenance
-from robattr.evaluation.records import append, begin, merge, read
+from robattr.evaluation.records import append, begin, merge, read, recorded, seconds_spent
 from robattr.evaluation.resume_checks import check_same_map, check_same_predictions
 from robattr.evaluation.summary import sealed
 from robattr.metrics import intervals
@@ -72,10 +72,9 @@ def certify(
     metadata   entries added to the summary (run, command, ...)
     progress   is told (copies seen, all copies), at first those of the records that exist
     """
-    began = time.monotonic()
     check_radii(radii)
 
-    def summary(records: list[Record]) -> dict[str, Any]:
+    def summary(records: list[Record], seconds: float) -> dict[str, Any]:
         bounds, s = bounds_from(tally_of(records, examples.smoothing), examples.smoothing), examples.smoothing
         return {
             **(metadata or {}),
@@ -91,7 +90,7 @@ def certify(
             },
             "radii": [at_radius(bounds, radius) for radius in radii],
             "per_example": per_example(records, bounds, radii),
-            **provenance(examples.device, began),
+            **provenance(examples.device, seconds),
         }
 
     records, made = _recorded(
@@ -118,22 +117,32 @@ def attack_certificates(
     progress: Progress = lambda done, total: None,
 ) -> dict[str, Any]:
     """Challenge the certificates at the radius `claim` by attacks within `how.radius`; returns the summary."""
-    began = time.monotonic()
-    beyond = "" if how.radius == claim else f"-within-{how.radius:g}"
     settings = {**examples.settings(), "claim": claim, **asdict(how)}
 
-    def summary(records: list[Record]) -> dict[str, Any]:
+    def summary(records: list[Record], seconds: float) -> dict[str, Any]:
         return {
             **(metadata or {}),
             "map": examples.map.name,
             "settings": settings,
             **challenged(records),
-            **provenance(examples.device, began),
+            **provenance(examples.device, seconds),
         }
 
     make = partial(examples.attacked, known=certificates.records, claim=claim, how=how)
-    name = f"{examples.map.name}-attack-{claim:g}{beyond}"
+    name = attack_name(examples, claim, how)
     return _recorded(examples, name, settings, make, summary, out, progress, copies=1 + len(KINDS))[1]
+
+
+def attack_name(examples: Examples, claim: float, how: Challenge) -> str:
+    """The name of the records of an attack."""
+    beyond = "" if how.radius == claim else f"-within-{how.radius:g}"
+    return f"{examples.map.name}-attack-{claim:g}{beyond}"
+
+
+def unrecorded(examples: Examples, name: str, out: OutputDir | None) -> int:
+    """How many examples have no record called `name` yet."""
+    done = set() if out is None or out.fresh else recorded(Path(out.folder) / f"{name}.jsonl")
+    return len(set(examples.ids) - done)
 
 
 def seconds_per_copy(examples: Examples) -> float:
@@ -142,7 +151,7 @@ def seconds_per_copy(examples: Examples) -> float:
     with arithmetic("fp32", examples.device.type):
         for samples in (10, 200):
             few, began = replace(examples.smoothing, samples=samples), time.perf_counter()
-            tally(examples.model, examples.map, x, y, ids=ids, smoothing=few)
+            examples.parts.whole(partial(tally, examples.model, examples.map, x, y, ids=ids, smoothing=few))
             seconds = time.perf_counter() - began
             if seconds > ENOUGH:
                 break
@@ -154,38 +163,47 @@ def _recorded(
     name: str,
     settings: Mapping[str, Any],
     make: Make,
-    summary: Callable[[list[Record]], dict[str, Any]],
+    summary: Callable[[list[Record], float], dict[str, Any]],
     out: OutputDir | None,
     progress: Progress,
     *,
     copies: int = 1,
 ) -> tuple[list[Record], dict[str, Any]]:
-    """The records that `make` gives for every batch, through the disk if there is a folder, and their summary."""
+    """The records that `make` gives for every batch, through the disk if there is a folder, and their summary.
+
+    The summary is given the seconds of all commands that made the records, of the first process.
+    """
+    began = time.monotonic()
     each = copies * examples.smoothing.copies
     with arithmetic("fp32", examples.device.type):
         examples.check(differentiated=copies > 1)
         if out is None:
             watch = _Counter(progress, each * len(examples.x))
             watch(0)
-            records = sorted((r for at in examples.batches for r in make(at, watch)), key=lambda r: int(r["id"]))
-            return records, summary(records)
+            records = [r for at in examples.batches for r in _batch(examples, at, make, watch)]
+            records.sort(key=lambda r: int(r["id"]))
+            return records, summary(records, time.monotonic() - began)
         path = Path(out.folder) / f"{name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         with out.locked(path) as lock:
             done = begin(path, settings)
+            before = seconds_spent(path)
             _check_same(examples, path, done)
             out.wait()  # all have counted before one writes
             mine = examples.batches[out.rank :: out.world]
             watch = _Counter(progress, each * sum(map(len, mine)))
-            left = [at for at in mine if {examples.ids[i] for i in at} - done]
+            left = [some for at in mine if (some := [i for i in at if examples.ids[i] not in done])]
             watch(watch.total - each * sum(map(len, left)))
             for at in left:
-                append(path, [r for r in make(at, watch) if r["id"] not in done])
+                append(path, _batch(examples, at, make, watch))
+                if out.rank == 0:
+                    seconds_spent(path, before + time.monotonic() - began)
             out.wait()
             if out.rank == 0:
                 merge(path, examples.ids)
                 wanted = [r for r in read(path) if r["id"] in set(examples.ids)]
-                text = json.dumps(sealed(summary(wanted), wanted), indent=1, allow_nan=False)
+                spent = seconds_spent(path, before + (time.monotonic() - began) * bool(left))
+                text = json.dumps(sealed(summary(wanted, spent), wanted), indent=1, allow_nan=False)
                 write_atomically(path.with_suffix(".json"), f"{text}\n".encode())
             lock.check()
     out.wait()
@@ -193,12 +211,27 @@ def _recorded(
     return records, json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
 
 
+def _batch(examples: Examples, at: Sequence[int], make: Make, watch: _Counter) -> list[Record]:
+    """The records of a batch, in parts where the memory of the device is too small."""
+    before = watch.done
+
+    def work(part: slice) -> list[Record]:
+        if part.start == 0:  # also again, in more parts
+            watch.done = before
+        return make(at[part], watch)
+
+    return [record for found in examples.parts(work, len(at)) for record in found]
+
+
 def _check_same(examples: Examples, path: Path, done: set[int]) -> None:
     """Refuse to continue records of other examples, of another model, or of another map."""
     known = [r for r in read(path) if r["id"] in set(examples.ids)] if done else []
     check_same_predictions(path, known, examples.model, examples.examples_of)
     if known:
-        check_same_map(path, known[:PROBED], examples.model, examples.map, examples.examples_of)
+        some = known[:PROBED]
+        examples.parts(
+            lambda part: check_same_map(path, some[part], examples.model, examples.map, examples.examples_of), len(some)
+        )
 
 
 @dataclass

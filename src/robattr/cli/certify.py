@@ -176,12 +176,14 @@ def show(summary: Mapping[str, Any]) -> None:
         typer.echo(printable(line))
 
 
-def _announce(examples: Examples, seconds: float) -> None:
-    copies, points = examples.smoothing.copies, examples.map.nodes
-    gradients = len(examples.x) * copies * points
-    each = f"{len(examples.x)} examples × {copies:,} noisy copies" + f" × {points} points" * (points > 1)
-    typer.echo(
-        f"{examples.map.name}: {each} = {gradients:,} gradients; everything takes about {duration(seconds)} on "
-        f"{examples.device}",
-        err=True,
-    )
+def _announce(examples: Examples, left: int, seconds: float) -> None:
+    """Say what is still to be computed; nothing where all is recorded, which the progress says."""
+    copies, points, n = examples.smoothing.copies, examples.map.nodes, len(examples.x)
+    takes = f"about {duration(seconds)} on {examples.device}"
+    if left:
+        those = f"{left} examples" if left == n else f"{left} of {n} examples"
+        each = f"{those} × {copies:,} noisy copies" + f" × {points} points" * (points > 1)
+        gradients = left * copies * points
+        typer.echo(f"{examples.map.name}: {each} = {gradients:,} gradients; everything takes {takes}", err=True)
+    elif seconds:
+        typer.echo(f"{examples.map.name}: the attacks take {takes}", err=True)

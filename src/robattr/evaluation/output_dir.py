@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -58,11 +57,11 @@ class OutputDir:
             yield lock
 
 
-def provenance(device: torch.device, began: float) -> dict[str, Any]:
-    """Versions, device, time of day and duration, for the summary of what began at `began` of `time.monotonic`."""
+def provenance(device: torch.device, seconds: float) -> dict[str, Any]:
+    """Versions, device, time of day and duration, for a summary."""
     return {
         "versions": {"robattr": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seconds": round(time.monotonic() - began, 1),
+        "seconds": round(seconds, 1),
     }

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from robattr._form import all_fit, check_form, parse_json, parse_json_lines, uncollected
-from robattr.engine.files import locked, write_atomically
+from robattr.engine.files import locked, read_object, write_atomically
 from robattr.errors import CheckpointError
 from robattr.evaluation.gallery import ENDING
 from robattr.evaluation.scores import AGREEMENT, CONTROLS, FAITHFULNESS
@@ -88,6 +88,21 @@ def read(path: Path) -> list[Record]:
     if not records:
         raise CheckpointError(f"expected records at {path}, found none: run `robattr evaluate` first")
     return records
+
+
+def recorded(path: Path) -> set[int]:
+    """The ids that have a record at `path`; none where there is no file."""
+    return set(_lines(path))
+
+
+def seconds_spent(path: Path, seconds: float | None = None) -> float:
+    """The seconds that commands have spent on the records at `path`; `seconds` replaces the number."""
+    note = path.with_suffix(".settings")
+    content = read_object(note, {"settings": dict, "seconds?": float})
+    if seconds is not None:
+        content["seconds"] = seconds
+        write_atomically(note, json.dumps(content, indent=1).encode() + b"\n")
+    return float(content.get("seconds", 0.0))
 
 
 def read_scores(path: Path, digest: str) -> list[Record] | None:

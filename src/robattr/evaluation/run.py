@@ -295,7 +295,7 @@ class _Job:
                 near = self.parts.whole(lambda: twin_cosine(guide, self.model, x, y, beta=max(betas)))
                 made["diagnostics"]["twin_cosine"] = float(near.median())
         made |= {"flags": flags(made), "alarms": alarms(made)}
-        return {**made, **provenance(self.device, began), "earlier": earlier}
+        return {**made, **provenance(self.device, time.monotonic() - began), "earlier": earlier}
 
     def attacks(self, *, batch: int | None = None) -> list[IFIA]:
         images = self.x.dim() == 4
