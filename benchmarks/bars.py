@@ -96,6 +96,6 @@ def row(case: str, what: str, bar: str, measured: str, met: bool, why: str) -> l
 
 def in_the_way(c: dict[str, Any]) -> str:
     """The largest shares of the engine's time, and the distance from the floor."""
-    largest = sorted(c["spent"].items(), key=lambda pair: -pair[1])[:3]
+    largest = sorted(c.get("spent", {}).items(), key=lambda pair: -pair[1])[:3]
     times = c["engine"]["times"]["ms"] / c["roofline"]["floor_ms"]
     return ", ".join([*(f"{share:.0%} {kind}" for kind, share in largest), f"{times:.3g} times the floor"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from benchmarks.measure import Work, operations, size_of
 from benchmarks.workloads import Workload
 from robattr.engine import Compiled, Step, layout, precision
 from robattr.engine.batch_size import SECOND_ORDER, bytes_per_row
+from robattr.engine.cuda_graph import Graphed
 from robattr.formula import PGD, Change, Robust
 from robattr.formula.network import bind, gradient, second_order
 
@@ -53,33 +55,15 @@ def attack_gradient(work: Workload, change: Change, mode: Mode) -> tuple[Callabl
             return gradient(lambda v: change(net, x, v, y), z)
 
     fn = Compiled(of, name="attack gradient") if mode.compiled else of
+    replayed = Graphed(partial(fn, parameters, buffers)) if mode.compiled else partial(fn, parameters, buffers)
 
     def run() -> Tensor:
         with second_order(model), precision(mode.arithmetic, x.device.type):
-            out: Tensor = fn(parameters, buffers, x, z, y)
+            out: Tensor = replayed(x, z, y)
         return out
 
     run()
-    seconds = fn.seconds if isinstance(fn, Compiled) else 0.0
-    return (graphed(run) if mode.compiled and x.is_cuda else run), seconds
-
-
-def graphed(fn: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """fn() captured as a CUDA graph; each call replays it into the same tensor."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        fn()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = fn()
-
-    def replay() -> Tensor:
-        graph.replay()
-        return out
-
-    return replay
+    return run, fn.seconds if isinstance(fn, Compiled) else 0.0
 
 
 def training_step(work: Workload, rho: Robust, mode: Mode) -> tuple[Callable[[], object], Step]:

@@ -192,7 +192,7 @@ def measure(
                 model, x, y,
                 protocol=protocol, map=map, ids=ids, out=OutputDir(folder / "records", world.rank, world.size),
                 precision=settings.precision,
-                compiled=settings.compiled if map.guide is None else False,  # methods of other libraries run as they are
+                compiled=settings.compiled if map.guide is None else False,  # of another library: runs as it is
                 metadata={"run": folder.name, "classes": list(data.classes), "command": command},
                 progress=partial(watch, f"{protocol.name} {map.name}"),
                 expect=expecting(watch, f"{protocol.name} {map.name}"),

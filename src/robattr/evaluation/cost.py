@@ -9,6 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from robattr.attacks.ifia import IFIA
+from robattr.attacks.maps import COARSE
+from robattr.engine.batch_size import rows_that_fit
+from robattr.engine.parts import Parts
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.suite import schedule
 from robattr.formula.attribution import IG
@@ -18,6 +21,7 @@ from robattr.formula.sizes import l1
 
 NODES = 2  # of the gradient that is timed
 ENOUGH = 0.25  # seconds for one example above which no batch is timed
+BATCH = 256  # examples that are timed on a GPU, at most
 RUNS = 20  # of a batch: the fastest counts, because other processes and the start of threads slow some of them
 SECOND_ORDER = 4  # forward and backward passes in a second-order one
 
@@ -35,14 +39,26 @@ def evaluation_seconds(
 
 
 def seconds_per_pass(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """Seconds per example and node of the gradient of ‖IG(x, x')‖₁; where one example is fast, timed on 32 of them."""
-    one = _seconds(model, x, y, examples=1, runs=2)  # the first one includes what torch sets up
-    return one / NODES if one > ENOUGH else _seconds(model, x, y, examples=32, runs=RUNS) / (32 * NODES)
+    """Seconds per example and node of the gradient of ‖IG(x, x')‖₁.
+
+    Where one example is fast, timed on 32 of them; on a GPU, on as many as it takes at once, as an attack does.
+    """
+    one = _seconds(model, x, y, examples=1, nodes=NODES, runs=2)  # the first one includes what torch sets up
+    if one > ENOUGH:
+        return one / NODES
+    if not x.is_cuda:
+        return _seconds(model, x, y, examples=32, nodes=NODES, runs=RUNS) / (32 * NODES)
+
+    def timed() -> float:
+        rows = min(BATCH, rows_that_fit(model, x, passes=COARSE))
+        return _seconds(model, x, y, examples=rows, nodes=COARSE, runs=3) / (rows * COARSE)
+
+    return Parts().whole(timed)
 
 
-def _seconds(model: nn.Module, x: Tensor, y: Tensor, *, examples: int, runs: int) -> float:
+def _seconds(model: nn.Module, x: Tensor, y: Tensor, *, examples: int, nodes: int, runs: int) -> float:
     """The fastest of some runs."""
-    change = l1 @ IG(rule=midpoint(NODES))
+    change = l1 @ IG(rule=midpoint(nodes))
     x, y = x[:1].expand(examples, *x.shape[1:]), y[:1].expand(examples)
     times = []
     with second_order(model), torch.no_grad():

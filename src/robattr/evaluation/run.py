@@ -285,7 +285,8 @@ class _Job:
                 self.parts.whole(lambda: input_dependence(self.map, self.model, *compared)).tolist()
             )
             x, y, ids = self.examples_of(scored[:PROBED])
-            attack = self.attacks(batch=PROBED if self.compiles else None)[0]
+            attack = self.attacks(batch=self.compiled_for)[0]
+            attack = attack if attack.rows(x) <= len(x) else replace(attack, batch=None)  # most rows would be padding
             if self.expect is not None:
                 once = replace(attack.shortened() if self.short else attack, restarts=1)
                 self.expect(self.per_pass / SECOND_ORDER * len(RADII) * len(x) * once.cost, "the curve over ε")
