@@ -67,10 +67,12 @@ def test_another_page_ending_and_no_format_are_refused(run: str, tmp_path: Path)
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["report", "record", "figures"])
-def test_names_of_written_files_reach_the_terminal_escaped(run: str, tmp_path: Path, name: str) -> None:
-    out = tmp_path / f"\x1b]0;owned\x07{'.html' * (name == 'report')}"
-    said = CliRunner().invoke(app, [name, run, "-o", str(out)], catch_exceptions=False).output
+@pytest.mark.parametrize(
+    "words", [("report",), ("record",), ("figures", "--formats", "svg")], ids=lambda words: words[0]
+)
+def test_names_of_written_files_reach_the_terminal_escaped(run: str, tmp_path: Path, words, undrawn) -> None:
+    out = tmp_path / f"\x1b]0;owned\x07{'.html' * (words == ('report',))}"
+    said = CliRunner().invoke(app, [*words, run, "-o", str(out)], catch_exceptions=False).output
     assert "\\x1b]0;owned\\x07" in said
     assert not set(said) & {"\x1b", "\x07"}
 
