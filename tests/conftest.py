@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+from collections.abc import Sequence
 from functools import cache
 from html import escape
 
@@ -13,6 +14,8 @@ import typer.testing
 from hypothesis import settings
 
 from robattr.evaluation import cost
+from robattr.reporting.curves import Panel
+from robattr.reporting.groups import Group
 
 gc.disable()  # until all tests are collected: the search for cycles was a quarter of that time
 settings.register_profile("any-machine", deadline=None)
@@ -35,9 +38,10 @@ def _seed() -> None:
 
 @pytest.fixture
 def short_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few queries of the searches without gradients, whose length tests/evaluation tests."""
+    """Few queries of the searches without gradients, and one radius of the curve: tests/evaluation tests more."""
     for module in ("diagnostics", "suite"):
         monkeypatch.setattr(f"robattr.evaluation.{module}.QUERIES", 5)
+    monkeypatch.setattr("robattr.evaluation.diagnostics.RADII", (1.0,))
 
 
 @pytest.fixture
@@ -45,6 +49,16 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Charts with their titles alone: matplotlib takes a second to draw those of a page, as tests/reporting does."""
     for module in ("html", "audit_sections"):
         monkeypatch.setattr(f"robattr.reporting.{module}.inline_svg", _title)
+    monkeypatch.setattr("robattr.reporting.html.boxes", _any_score)
+    monkeypatch.setattr("robattr.reporting.html.lines", _any_curve)
+
+
+def _any_score(group: Group, keys: Sequence[str]) -> bool:
+    return any(all(e.scores(key) for key in keys) for _, e in group.members)
+
+
+def _any_curve(panels: Sequence[Panel], *, x_label: str) -> bool:
+    return any(max(s.ys) > 0 or not panel.log for panel in panels for s in panel.series)
 
 
 def _title(figure: object, *, name: str) -> str:

@@ -27,15 +27,16 @@ def parameters(net: nn.Module) -> int:
     ],
 )
 def test_network_of_each_dataset(dataset: str, count: int, shape: tuple[int, ...], classes: int) -> None:
-    net = for_dataset(dataset)
+    with torch.device("meta"):  # shapes without numbers
+        net = for_dataset(dataset)
+        assert net(torch.zeros(2, *shape)).shape == (2, classes)
+        rebuilt = build(Spec.from_json(net.spec.to_json()))
     assert parameters(net) == count
-    assert net(torch.zeros(2, *shape)).shape == (2, classes)
-    rebuilt = build(Spec.from_json(net.spec.to_json()))
     assert rebuilt.spec == net.spec
     assert parameters(rebuilt) == count
 
 
-@pytest.mark.parametrize("make", [paper_cnn, small_cnn, gtsrb_resnet, flower_resnet])
+@pytest.mark.parametrize("make", [lambda: paper_cnn(size=8), small_cnn, gtsrb_resnet, flower_resnet])
 def test_initialisation_follows_the_global_seed(make) -> None:
     torch.manual_seed(5)
     first = make().state_dict()
@@ -49,7 +50,7 @@ def test_initialisation_follows_the_global_seed(make) -> None:
     ("make", "shape", "top"),
     [
         (small_cnn, (1, 28, 28), 1.0),
-        (paper_cnn, (1, 28, 28), 1.0),
+        (lambda: paper_cnn(size=8), (1, 8, 8), 1.0),
         (gtsrb_resnet, (3, 16, 16), 255.0),
         (flower_resnet, (3, 16, 16), 255.0),
     ],

@@ -19,43 +19,43 @@ from robattr.training import TrainConfig, checkpoint, settings
 def test_avgpool_cnn_starts_as_paper_cnn_and_blocks_a_black_image() -> None:
     def made(make):
         torch.manual_seed(6)
-        return make()
+        return make(size=8)
 
     ours, paper = made(avgpool_cnn), made(paper_cnn)
     for name, value in paper.state_dict().items():
         expected = torch.full_like(value, -0.1) if name == "conv1.bias" else value
         torch.testing.assert_close(ours.state_dict()[name], expected, rtol=0, atol=0)
-    assert (ours[:2](torch.zeros(1, 1, 28, 28)) == 0).all()
+    assert (ours[:2](torch.zeros(1, 1, 8, 8)) == 0).all()
     paper.load_state_dict(ours.state_dict())
     paper.pool1, paper.pool2 = nn.AvgPool2d(2), nn.AvgPool2d(2)
-    x = torch.rand(2, 1, 28, 28)
+    x = torch.rand(2, 1, 8, 8)
     assert torch.equal(ours(x), paper(x))
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.25, 0.5])
 def test_tone_curve_cnn_is_avgpool_cnn_behind_a_piecewise_linear_curve(slope: float) -> None:
     torch.manual_seed(6)
-    net = tone_curve_cnn(threshold=0.1, slope=slope).double()
-    inner = avgpool_cnn().double()
+    net = tone_curve_cnn(size=8, threshold=0.1, slope=slope).double()
+    inner = avgpool_cnn(size=8).double()
     inner.load_state_dict(net.state_dict())
-    x = torch.rand(4, 1, 28, 28, dtype=torch.float64)
+    x = torch.rand(4, 1, 8, 8, dtype=torch.float64)
     curve = np.interp(x.numpy(), [0, 0.1, 1], [0, 0.1 * slope, 0.1 * slope + 0.9])
     torch.testing.assert_close(net(x), inner(torch.from_numpy(curve)), rtol=1e-12, atol=1e-12)
 
 
 def test_a_tone_curve_of_slope_0_hides_a_raised_background() -> None:
     torch.manual_seed(6)
-    net = tone_curve_cnn(threshold=0.1, slope=0.0).double()
-    x = torch.rand(4, 1, 28, 28, dtype=torch.float64)
-    x[:, :, :14] = 0
+    net = tone_curve_cnn(size=8, threshold=0.1, slope=0.0).double()
+    x = torch.rand(4, 1, 8, 8, dtype=torch.float64)
+    x[:, :, :4] = 0
     raised = x.clone()
-    raised[:, :, :14] += 0.1 * torch.rand(4, 1, 14, 28, dtype=torch.float64)
+    raised[:, :, :4] += 0.1 * torch.rand(4, 1, 4, 8, dtype=torch.float64)
     assert torch.equal(net(raised), net(x))
     y = torch.tensor([0, 1, 2, 3])
     maps = [IntegratedGradients(net).attribute(z, target=y, n_steps=10) for z in (x, raised)]
     assert torch.equal(maps[0], maps[1])
-    assert maps[0][:, :, 14:].abs().amax() > 0
-    assert (maps[0][:, :, :14] == 0).all()
+    assert maps[0][:, :, 4:].abs().amax() > 0
+    assert (maps[0][:, :, :4] == 0).all()
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.0, float("nan"), "0.1"])
@@ -67,10 +67,10 @@ def test_threshold_and_slope_are_checked(name: str, value: object) -> None:
 
 def test_blur_cnn_blurs_behind_the_tone_curve() -> None:
     torch.manual_seed(6)
-    net = blur_cnn(threshold=0.1, slope=0.5, blur=0.2).double()
-    inner = avgpool_cnn().double()
+    net = blur_cnn(size=8, threshold=0.1, slope=0.5, blur=0.2).double()
+    inner = avgpool_cnn(size=8).double()
     inner.load_state_dict(net.state_dict())
-    x = torch.rand(4, 1, 28, 28, dtype=torch.float64)
+    x = torch.rand(4, 1, 8, 8, dtype=torch.float64)
     seen = np.interp(x.numpy(), [0, 0.1, 1], [0, 0.05, 0.95])
     for axis in (2, 3):
         seen = convolve1d(seen, [0.2, 0.6, 0.2], axis=axis, mode="constant")

@@ -59,8 +59,8 @@ def tone_curve_cnn(
     thresholds. 0.1 is ε of Fashion-MNIST, where half of the pixels are black and one in twenty lies between 0 and 0.1.
     With slope 0 such a background changes neither the logits nor any attribution.
     """
-    net = avgpool_cnn(classes, channels=channels, size=size)
-    return _behind(net, toe=ToneCurve(threshold, slope))
+    toe = ToneCurve(threshold, slope)
+    return _behind(avgpool_cnn(classes, channels=channels, size=size), toe=toe)
 
 
 class Blur(nn.Module):
@@ -94,8 +94,8 @@ def blur_cnn(
     The derivative of the logits is blurred likewise: an attack has fewer fine patterns to use, and neighbouring pixels
     have similar attributions. With blur 1/6 a pixel keeps 4/9 of its own value.
     """
-    net = avgpool_cnn(classes, channels=channels, size=size)
-    return _behind(net, toe=ToneCurve(threshold, slope), blur=Blur(blur))
+    toe, last = ToneCurve(threshold, slope), Blur(blur)
+    return _behind(avgpool_cnn(classes, channels=channels, size=size), toe=toe, blur=last)
 
 
 @architecture
