@@ -11,14 +11,26 @@ LARGEST = 3.4e38  # float32 overflows beyond it
 
 def number(text: str) -> float:
     """`"8/255"` -> 0.0313…"""
+    value = _value(text)
+    if value != value:
+        raise InvalidInput(f"expected a number such as 0.03 or 8/255, got {text!r}")
+    if too_large(text):
+        raise InvalidInput(f"expected a number of at most {LARGEST:g}, got {text!r}")
+    return value
+
+
+def too_large(text: str) -> bool:
+    """Whether the text is a number beyond LARGEST."""
+    return abs(_value(text)) > LARGEST
+
+
+def _value(text: str) -> float:
+    """The number in a text, NaN where there is none."""
     above, slash, below = text.partition("/")
     try:  # not by way of Fraction, which would write out all the digits of 1e999999999
-        value = float(above) / float(below) if slash else float(above)
-    except (ValueError, ZeroDivisionError):
-        value = float("nan")
-    if not abs(value) <= LARGEST:  # also false for NaN
-        raise InvalidInput(f"expected a number such as 0.03 or 8/255, got {text!r}")
-    return value
+        return float(above) / float(below) if slash else float(above)
+    except (ValueError, ArithmeticError):
+        return float("nan")
 
 
 def numbers(text: str) -> tuple[float, ...]:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from robattr import data, recipes
 from robattr.cli import app
+from robattr.cli._names import recipe_names, zoo_names
 from robattr.cli._tables import show_table
 from robattr.models import zoo
 
@@ -84,6 +85,23 @@ def test_the_shell_completes_commands_flags_and_names(tmp_path, monkeypatch) -> 
     assert complete("evaluate", "mni") == ["mnist/", *(name for name in zoo.entries() if name.startswith("mni"))]
     assert complete("data", "fetch", "fashion-mi") == ["fashion-mini"]
     assert complete("reproduce", "figure") == ["figure1", "figure2"]
+
+
+def test_names_are_completed_without_torch() -> None:
+    assert sorted(recipe_names()) == sorted(recipes.names())
+    assert zoo_names() == list(zoo.entries())
+    for words, found in (
+        ("train fashion-mini/ig-s", "fashion-mini/ig-sum-norm"),
+        ("evaluate gtsrb/madry-t", "gtsrb/madry-tuned"),
+        ("data fetch flow", "flower"),
+    ):
+        line = f"robattr {words}"
+        env = {"_ROBATTR_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        blocked = "import sys; sys.modules['torch'] = None; from robattr.cli import app; app()"
+        done = subprocess.run(
+            [sys.executable, "-c", blocked], env={**os.environ, **env}, capture_output=True, text=True, check=False
+        )
+        assert (done.stdout.split(), done.stderr) == ([found], "")
 
 
 def test_everything_with_a_name_is_listed() -> None:

@@ -103,8 +103,8 @@ def test_a_chart_says_its_numbers_to_a_screen_reader(runs: list[Path], undrawn) 
     written = page(read_runs(runs[:1]))
     scores = [json.loads(line)["topk"] for line in (runs[0] / "records" / "paper-ig.jsonl").read_text().splitlines()]
     median = np.median([score for score in scores if score is not None])
-    assert f'aria-label="top-100 intersection: NATURAL median {median:.2f}, quartiles' in written
-    assert re.search(r'aria-label="Kendall&#x27;s τ against radius ε: NATURAL 0\.\d+ at 0.025, ', written)
+    assert f'aria-label="TopK Inter. (k = 100): NATURAL median {median:.2f}, quartiles' in written
+    assert re.search(r'aria-label="Rank Corr\. against radius ε: NATURAL 0\.\d+ at 0.025, ', written)
     assert 'aria-label="loss ℓ (log scale) against training step: NATURAL' in written
 
 

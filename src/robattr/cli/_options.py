@@ -11,6 +11,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from robattr._text import printable
+from robattr.cli._names import recipe_names, zoo_names
+from robattr.data.known import NAMES
 
 UsageError: Any = typer.BadParameter.__base__  # click's, or that of typer's own copy of click
 
@@ -84,27 +86,21 @@ def choices_with_commas(*known: str) -> Callable[[str], list[str]]:
 
 def known_recipes(incomplete: str) -> list[str]:
     """Shell completion of recipes."""
-    from robattr import recipes
-
-    return [name for name in recipes.names() if name.startswith(incomplete)]
+    return [name for name in recipe_names() if name.startswith(incomplete)]
 
 
 def known_datasets(incomplete: str) -> list[str]:
     """Shell completion of datasets."""
-    from robattr import data
-
-    return [name for name in data.names() if name.startswith(incomplete)]
+    return [name for name in NAMES if name.startswith(incomplete)]
 
 
 def known_runs(incomplete: str) -> list[str]:
     """Shell completion of folders, and of models of the zoo."""
-    from robattr.models import zoo
-
     typed = Path(incomplete)
     parent, begun = (typed, "") if incomplete.endswith("/") or not incomplete else (typed.parent, typed.name)
     below = [path for path in parent.glob("*") if path.is_dir() and path.name.startswith(begun)]
     folders = [f"{path.as_posix()}/" for path in below if begun or not path.name.startswith(".")]
-    return sorted(folders) + [name for name in zoo.entries() if name.startswith(incomplete)]
+    return sorted(folders) + [name for name in zoo_names() if name.startswith(incomplete)]
 
 
 DEVICES = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps")

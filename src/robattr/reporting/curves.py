@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from robattr.metrics.columns import COLUMN
 from robattr.reporting.groups import Group
 from robattr.reporting.record import APPROACHES
 from robattr.reporting.run_results import RunResults
@@ -74,8 +75,8 @@ def _colours(methods: Iterable[str]) -> dict[str, int]:
 
 
 def scores(group: Group) -> dict[str, str]:
-    """The labels of the two scores."""
-    return {"topk": f"top-{group.k} intersection", "kendall": "Kendall's τ"}
+    """The labels of the two scores: their columns."""
+    return {"topk": f"{COLUMN['topk'].title} (k = {group.k:,})", "kendall": COLUMN["kendall"].title}
 
 
 def training_panels(runs: Sequence[RunResults]) -> list[Panel]:

@@ -19,6 +19,7 @@ import numpy as np
 from robattr._extras import need
 from robattr.engine.files import write_atomically
 from robattr.evaluation.gallery import Array, Gallery, read_gallery
+from robattr.metrics.columns import COLUMN
 from robattr.reporting import tables
 from robattr.reporting.curves import COLOURS, Panel, score_panels, scores, styles, training_panels
 from robattr.reporting.display import brightness, ceiling
@@ -102,7 +103,7 @@ def map_grid(group: Group, *, rows: int = 4) -> Any | None:
 
 
 def boxes(group: Group, keys: Sequence[str] = ("topk", "kendall")) -> Any | None:
-    """The paper's figure 2: top-k intersection and Kendall's correlation over the examples.
+    """The paper's figure 2: the two scores over the examples.
 
     Runs of one method share its colour. None where no example has a score.
     """
@@ -236,7 +237,8 @@ def _example(axes: Sequence[Sequence[Any]], gallery: Gallery, place: int, record
     topk, kendall = record.get("topk"), record.get("kendall")
     if topk is None or kendall is None:
         topk, kendall = float(gallery.topk[place, step]), float(gallery.kendall[place, step])
-    axes[1][1].set_xlabel(f"{100 * topk:.0f}% · τ {kendall:.2f}", fontsize=7.5)
+    said = f"{COLUMN['topk'].title} {100 * topk:.0f}% · {COLUMN['kendall'].title} {kendall:.2f}"
+    axes[1][1].set_xlabel(said, fontsize=7, loc="right")
 
 
 def _image(axis: Any, image: Array) -> None:

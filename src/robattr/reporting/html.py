@@ -43,6 +43,8 @@ EVALUATED = (
     "protocol", "map", "examples", "seed", "device", "seconds", "command", "settings", "versions", "diagnostics",
 )  # fmt: skip
 
+TITLES = {key: COLUMN[key].title for key in ("topk", "kendall")}  # of the explorer's scores
+
 
 def page(
     runs: Sequence[RunResults],
@@ -78,7 +80,7 @@ def page(
             css=_safe(_resource("page.css")),
             script=_safe(script),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            data=_safe(embedded({"colours": _ramp(), "groups": explorer(shown)})),
+            data=_safe(embedded({"colours": _ramp(), "titles": TITLES, "groups": explorer(shown)})),
             groups=[(group, finding(group), table([group], CONTROLLED)) for group in groups],
             explained=lambda group: faithfulness_table([group]),
             alarms=alarms,

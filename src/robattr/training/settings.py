@@ -11,7 +11,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
 from robattr._form import parse_json, parse_toml
-from robattr._text import number
+from robattr._text import LARGEST, number, too_large
 from robattr.errors import InvalidInput, nearest
 from robattr.models.architecture import RENAMED
 from robattr.training.config import CHOICES, KINDS, USES_WARMUP, TrainConfig, check_choice
@@ -146,7 +146,8 @@ def _typed(key: str, kind: Any, value: Any) -> Any:
         return float(value)
     if kind in (int, bool, str) and type(value) is kind:
         return value
-    raise InvalidInput(f"{key} must be {_words(kind)}, got {value!r}")
+    most = f" of at most {LARGEST:g}" if kind in (int, float) and isinstance(value, str) and too_large(value) else ""
+    raise InvalidInput(f"{key} must be {_words(kind)}{most}, got {value!r}")
 
 
 def _without_none(kind: Any) -> Any:

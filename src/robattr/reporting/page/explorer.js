@@ -191,8 +191,8 @@
       [card.change, card.changeCaption] = panel(panels, "change");
       panels.append(buildSpark(card));
       const scores = make("dl", "scores");
-      card.topk = score(scores, `top-${state.group.k} kept`);
-      card.kendall = score(scores, "Kendall’s τ");
+      card.topk = score(scores, data.titles.topk);
+      card.kendall = score(scores, data.titles.kendall);
       body.append(panels, scores, card.recorded); root.append(head, body, absent);
       $("cards").append(root);
       return card;
