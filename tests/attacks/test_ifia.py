@@ -24,12 +24,12 @@ from robattr.attacks import (
     simple_gradient,
 )
 from robattr.attacks.losses import loss_reference
-from robattr.engine import Compiled
+from robattr.engine import Compiled, in_use
 from robattr.engine.compiled import traced
 from robattr.errors import InvalidInput
 from robattr.evaluation.protocol import LOSSES
 from robattr.formula.change import displacement
-from robattr.formula.network import second_order
+from robattr.formula.network import Model, second_order
 from robattr.formula.quadrature import midpoint
 from robattr.formula.sizes import l2, power
 from robattr.metrics import mass_center_displacement
@@ -426,6 +426,31 @@ def test_bad_settings_are_refused(case, change, says: str) -> None:
     net, x, y = case
     with pytest.raises(InvalidInput, match=says):
         replace(IFIA(net, EPS, ALPHA, 2, k=K, map=simple_gradient()), **change)(x, y)
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_directions_in_bf16_and_scores_in_float32(window: int) -> None:
+    net = conv(nn.Softplus()).eval()
+    x, _, y = (t.float() if t.is_floating_point() else t for t in images())
+    seen: list[tuple[int, str]] = []
+
+    def spied(map: AttributionMap) -> AttributionMap:
+        def of(model: Model, x: Tensor, y: Tensor) -> Tensor:
+            seen.append((map.nodes, in_use(x.device)))
+            return map.of(model, x, y)
+
+        return replace(map, of=of)
+
+    fine = integrated_gradients(30)
+    fine = replace(spied(fine), coarse=spied(fine.coarse))
+    attack = IFIA(net, EPS, ALPHA, 6, k=K, map=fine, window=window, directions="bf16")
+    found = attack(x, y)
+    if window > 1:
+        assert set(seen) == {(30, "fp32"), (10, "bf16")}
+    else:  # the same map gives directions and scores
+        assert set(seen) == {(30, "fp32"), (30, "bf16")}
+    torch.testing.assert_close(found.map, fine(net, found.perturbed, y).detach())
+    assert not torch.equal(found.perturbed, x)
 
 
 def test_a_known_clean_map_changes_nothing(case) -> None:

@@ -60,9 +60,30 @@ def test_maps_that_change_keep_fp32(images: tuple[Tensor, Tensor], monkeypatch: 
     monkeypatch.setattr(arithmetic, "REDUCED", {"cpu": "bf16"})
     name, told = choose(cancelling(), MAPS, *images, "auto")
     assert name == "fp32"
-    assert told.startswith("products run in fp32: in bf16 instead of fp32, on the first 6 examples, maps keep ")
+    assert told.startswith(
+        "maps are scored in fp32, the attack takes its directions in bf16: in bf16 instead of fp32, on the first 6 "
+        "examples, maps keep "
+    )
     monkeypatch.setattr(arithmetic, "ENOUGH", 0.0)
     assert choose(wide(), MAPS[:1], *images, "auto")[0] == "bf16"
+
+
+def test_an_audit_takes_its_directions_in_reduced_precision_where_its_scores_are_not(
+    images: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arithmetic, "REDUCED", {"cpu": "bf16"})
+    x, _ = images
+    net = cancelling()
+    y = net(x).argmax(1)
+
+    def precisions(asked: str) -> list[str | None]:
+        made = audit(
+            net, (x, y), protocol="paper", examples=6, steps=2, points=2, device="cpu", precision=asked
+        ).run.evaluations[0]
+        return [made.summary["precision"], made.summary.get("direction_precision")]
+
+    assert precisions("auto") == ["fp32", "bf16"]
+    assert precisions("fp32") == ["fp32", None]
 
 
 def test_an_audit_says_its_precision(images: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,12 @@ Rows: all R restarts of B examples run in one batch; restart r of example b is r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from math import ceil, inf, nan
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from robattr.attacks.losses import GRADIENT_FREE, check_kind, loss_reference
 from robattr.attacks.maps import SEGMENT, AttributionMap, constant_along_ray, integrated_gradients, orderable
 from robattr.attacks.pgd import check_attack
 from robattr.attacks.result import AttackResult, Iterate, Measure, joined, padded, where
+from robattr.engine import precision
 from robattr.engine.batch_size import rows_that_fit
 from robattr.errors import InvalidInput
 from robattr.formula.ascent import APGD, PGD, Ascent, GradAndValue, RandomSearch, RandomSigns
@@ -28,6 +30,7 @@ from robattr.formula.network import bind, second_order
 from robattr.metrics import kendall
 from robattr.models.smooth import smooth
 
+T = TypeVar("T")
 LEAST = 3  # rows of compiled passes, the restarts of `paper`: the attacks without restarts then share them
 
 
@@ -52,6 +55,8 @@ class IFIA:
     every             score every so many iterates, and the last one of each ascent
     window            above 1, if the map has a coarse version: that one gives the direction, and of so many successive
                       iterates only the one with its lowest first measure is scored; `every` does not count then
+    directions        precision of the products that give the direction and choose from a window (tf32, bf16); None: the
+                      precision in use, which scores always have
     source            the net that gives the gradients instead of `model` (a transfer attack)
     measures          scores of (clean, perturbed) maps, 1 = equal; the first one selects the iterate
     batch             compile the passes for batches of that many examples, and pad shorter ones; None runs eagerly
@@ -82,6 +87,7 @@ class IFIA:
     measures: dict[str, Measure] = field(default_factory=lambda: {"kendall": kendall})
     seed: int = 0
     batch: int | None = None
+    directions: str | None = None
 
     def __call__(
         self, x: Tensor, y: Tensor, *, ids: Sequence[int] | None = None, clean: Tensor | None = None
@@ -169,7 +175,7 @@ class IFIA:
                 if t % self.every == 0 or t == self.steps:
                     yield torch.full_like(y, t), z, None
             return
-        quick, measure = self._map_pass(self._screen), next(iter(self.measures.values()))
+        quick, measure = self._directed(self._map_pass, self._screen), next(iter(self.measures.values()))
         clean, done, each = quick(x, y)[0], 0, torch.arange(len(y), device=y.device)
         while window := list(islice(walk, self.window)):
             maps, logits = zip(*(quick(z, y) for z in window), strict=True)
@@ -196,7 +202,7 @@ class IFIA:
         r = x
         if isinstance(self.kind, str):
             r = loss_reference(self.kind, clean, partial(self._twin_map, x, y, beta), k=self.k, target=self.target)
-        gradient = self._gradient_pass(beta)
+        gradient = self._directed(self._gradient_pass, beta)
         return lambda z: gradient(z, y, r, label)
 
     def _scored(self, z: Tensor, *, y: Tensor, clean: Tensor, label: Tensor) -> Iterate:
@@ -242,6 +248,20 @@ class IFIA:
     @property
     def _screen(self) -> AttributionMap | None:
         return self.map.coarse if self.window > 1 else None
+
+    def _directed(self, build: Callable[[T], Callable[..., Any]], of: T) -> Callable[..., Any]:
+        """build(of), made and called in the precision of the directions."""
+        if self.directions is None:
+            return build(of)
+        inside = partial(precision, self.directions, next(self.model.parameters()).device.type)
+        with inside():
+            made = build(of)
+
+        def run(*args: Tensor) -> Any:
+            with inside():
+                return made(*args)
+
+        return run
 
     def _gradient_pass(self, beta: float) -> passes.AttackGradient:
         """∇J on the twin of sharpness β."""

@@ -57,16 +57,21 @@ def agreement(model: nn.Module, map: AttributionMap, x: Tensor, y: Tensor, name:
     )
 
 
+def reduced(device: torch.device) -> str | None:
+    """The reduced precision of the device: of all products, or of those alone that lead the attack; None for fp32."""
+    return REDUCED.get(device.type)
+
+
 def choose(model: nn.Module, maps: Sequence[AttributionMap], x: Tensor, y: Tensor, asked: str) -> tuple[str, str]:
     """The precision of an audit on the device of x, and a sentence about it; "auto" asks the first examples."""
     if asked != "auto":
         return asked, ""
-    name = REDUCED.get(x.device.type, "fp32")
-    if name == "fp32":
-        return name, ""
+    name = reduced(x.device)
+    if name is None:
+        return "fp32", ""
     found = [agreement(model, map, x[:EXAMPLES], y[:EXAMPLES], name) for map in maps]
     worst = min(found, key=lambda each: (each.predictions, min(each.topk, each.correlation)))
     told = f"in {name} instead of fp32, on the first {len(x[:EXAMPLES])} examples, {worst}"
     if all(each.enough for each in found):
         return name, f"products run in {name}: {told}"
-    return "fp32", f"products run in fp32: {told}"
+    return "fp32", f"maps are scored in fp32, the attack takes its directions in {name}: {told}"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from robattr._progress import Watch, expecting
 from robattr.attacks.maps import AttributionMap, by_name, integrated_gradients, saliency
-from robattr.auditing.arithmetic import choose
+from robattr.auditing.arithmetic import choose, reduced
 from robattr.auditing.as_dataset import digest, draw
 from robattr.auditing.interop import captum_map
 from robattr.auditing.wrapped_model import WrappedModel
@@ -60,6 +60,7 @@ class Settings:
     compiled: bool | None = None  # compile the attack; None: on a GPU, where it would take minutes
     certify: Smoothing | bool = False  # also certify smoothed explanations
     precision: str = "auto"  # of matrix products; auto: reduced where maps stay the same (`arithmetic.choose`)
+    directions: str | None = None  # precision of what only leads the attack, if another one
 
     def __post_init__(self) -> None:
         if self.protocol not in ("both", "paper", "strict"):
@@ -191,7 +192,7 @@ def measure(
             evaluate(
                 model, x, y,
                 protocol=protocol, map=map, ids=ids, out=OutputDir(folder / "records", world.rank, world.size),
-                precision=settings.precision,
+                precision=settings.precision, directions=settings.directions,
                 compiled=settings.compiled if map.guide is None else False,  # of another library: runs as it is
                 metadata={"run": folder.name, "classes": list(data.classes), "command": command},
                 progress=partial(watch, f"{protocol.name} {map.name}"),
@@ -222,7 +223,8 @@ def with_precision(
 ) -> tuple[Settings, list[str]]:
     """The settings with the precision that fits the model, and what is to be said about it."""
     name, told = choose(model, settings.chosen_maps(data), x, y, settings.precision)
-    return replace(settings, precision=name), [told] if told else []
+    directions = reduced(x.device) if settings.precision == "auto" else settings.directions
+    return replace(settings, precision=name, directions=directions), [told] if told else []
 
 
 @contextmanager

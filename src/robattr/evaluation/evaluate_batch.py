@@ -33,11 +33,12 @@ def evaluate_batch(
     map: AttributionMap,
     source: nn.Module | None = None,
     batch: int | None = None,
+    directions: str | None = None,
 ) -> list[Record]:
     """One record per example; they depend on the examples of the batch and the protocol alone.
 
     With a `source` the attacks use that net's gradients (a transfer attack). With `batch`, at least the number of
-    examples, the attribution attack is compiled for that size.
+    examples, the attribution attack is compiled for that size. `directions`: the precision of its directions.
     """
     with second_order(model), torch.no_grad():
         probability, predicted = label_probability(model, x, y)
@@ -77,7 +78,9 @@ def evaluate_batch(
         for b, at in zip(right.tolist(), mass_centres(map, model, x[right], y[right], clean=clean), strict=True):
             records[b]["centre"] = at
         names = [int(ids[b]) for b in right.tolist()]
-        attacks = attribution_attacks(protocol, model, map, images=x.dim() == 4, source=source, batch=batch)
+        attacks = attribution_attacks(
+            protocol, model, map, images=x.dim() == 4, source=source, batch=batch, directions=directions
+        )
         rows = attribution_scores(attacks, x[right], y[right], clean, ids=names, protocol=protocol)
         for b, row in zip(right.tolist(), rows, strict=True):
             records[b].update({**row, "diagnostics": {**records[b]["diagnostics"], **row["diagnostics"]}})

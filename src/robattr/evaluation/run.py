@@ -71,6 +71,7 @@ def evaluate(
     out: OutputDir | None = None,
     metadata: Mapping[str, Any] | None = None,
     precision: str = "fp32",
+    directions: str | None = None,
     compiled: bool | None = None,
     progress: Progress = lambda done, total: None,
     expect: Expect | None = None,
@@ -81,6 +82,7 @@ def evaluate(
     metadata   entries added to the summary (run, command, ...)
     source     the net whose gradients the attacks use instead of `model`'s (a transfer attack)
     precision  of matrix products: fp32, tf32 or bf16
+    directions  precision of the products that only lead the attack, where it is another one; scores have `precision`
     compiled   compile the attribution attack; None: on a GPU, where it would take minutes
     progress   called with the numbers of examples that are done and of all: at first with those recorded before
     expect     called with estimates in seconds, and what takes them: the other examples, then the curve over ε
@@ -90,7 +92,7 @@ def evaluate(
     if map.complete:  # the settings record the points of this map, whatever the protocol's default
         protocol = replace(protocol, N=map.nodes)
     names = list(range(len(x))) if ids is None else [int(i) for i in ids]
-    job = _Job(model, x, y, names, protocol, map, source, compiled)
+    job = _Job(model, x, y, names, protocol, map, source, compiled, None if directions == precision else directions)
     with arithmetic(precision, job.device.type):
         check(model, x.to(job.device), y.to(job.device), job.ids, protocol, differentiated=source is None)
         if source is not None:
@@ -127,6 +129,7 @@ class _Job:
     map: AttributionMap
     source: nn.Module | None
     compiled: bool | None
+    directions: str | None = None
     parts: Parts = field(default_factory=Parts)
     expect: Expect | None = None
 
@@ -166,8 +169,9 @@ class _Job:
     def _batch(self, at: Sequence[int]) -> list[Record]:
         x, y, ids = self.examples(at)
         return evaluate_batch(
-            self.model, x, y, ids=ids, protocol=self.protocol, map=self.map, source=self.source, batch=self.compiled_for
-        )
+            self.model, x, y, ids=ids, protocol=self.protocol, map=self.map, source=self.source,
+            batch=self.compiled_for, directions=self.directions,
+        )  # fmt: skip
 
     @property
     def compiled_for(self) -> int | None:
@@ -266,10 +270,11 @@ class _Job:
         }
 
     @property
-    def _coarse(self) -> dict[str, int]:
-        """How the attack saves passes; empty for the reference's attack."""
+    def _coarse(self) -> dict[str, int | str]:
+        """How the attack saves passes and time; empty for the reference's attack."""
         coarse, window = self.map.coarse, self.protocol.window
-        return {} if coarse is None or window == 1 else {"direction_nodes": coarse.nodes, "window": window}
+        saved: dict[str, int | str] = {} if self.directions is None else {"direction_precision": self.directions}
+        return saved if coarse is None or window == 1 else {"direction_nodes": coarse.nodes, "window": window, **saved}
 
     def summary(
         self, records: list[Record], metadata: Mapping[str, Any] | None, began: float, *, earlier: int = 0
@@ -300,7 +305,10 @@ class _Job:
 
     def attacks(self, *, batch: int | None = None) -> list[IFIA]:
         images = self.x.dim() == 4
-        return attribution_attacks(self.protocol, self.model, self.map, images=images, source=self.source, batch=batch)
+        return attribution_attacks(
+            self.protocol, self.model, self.map,
+            images=images, source=self.source, batch=batch, directions=self.directions,
+        )  # fmt: skip
 
     def write_gallery(self, path: Path, records: list[Record]) -> None:
         shown = gallery.choose(records)

@@ -67,6 +67,7 @@ def attribution_attacks(
     images: bool,
     source: nn.Module | None = None,
     batch: int | None = None,
+    directions: str | None = None,
 ) -> list[IFIA]:
     """The attacks behind the attribution columns; with `batch`, compiled for that many examples.
 
@@ -89,6 +90,7 @@ def attribution_attacks(
         measures=scores if p.strict else {name: scores[name] for name in ("kendall", "topk")},
         seed=p.seed,
         batch=batch,
+        directions=directions,
     )
     harder = replace(
         base,
