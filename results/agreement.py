@@ -1,5 +1,7 @@
 """`paper` against the attack of the reference: `python -m results.agreement RUN…` writes results/agreement.json.
 
+With `--directions bf16` its directions are of that precision.
+
 The reference differentiates all N nodes of the map and scores every iterate by it. `paper` differentiates the map's
 coarse version and scores one iterate of each window (`Protocol.window`). Both attack the same validation images from
 the same starts; docs/evaluation.md shows the paired differences.
@@ -7,6 +9,7 @@ the same starts; docs/evaluation.md shows the paired differences.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
@@ -33,7 +36,9 @@ EXAMPLES = 200
 HEADINGS = ("Run", "Images", "TopK, reference", "paper − reference", "Rank, reference", "paper − reference", "Faster")
 
 
-def measure(run: str, device: torch.device, *, examples: int = EXAMPLES) -> dict[str, Any]:
+def measure(
+    run: str, device: torch.device, *, examples: int = EXAMPLES, directions: str | None = None
+) -> dict[str, Any]:
     """Scores of both attacks on the first correctly classified validation images."""
     opened = open_run(run)
     model, p = opened.model.to(device).eval(), for_dataset(opened.data)
@@ -45,9 +50,10 @@ def measure(run: str, device: torch.device, *, examples: int = EXAMPLES) -> dict
         map = integrated_gradients(p.N)
         clean = saliency(map, model, x, y)
         found: dict[str, dict[str, Any]] = {}
-        for name, window in (("reference", 1), ("paper", p.window)):
+        for name, window, low in (("reference", 1, None), ("paper", p.window, directions)):
             batch = None if device.type == "cpu" else len(x)
-            attack = attribution_attacks(replace(p, window=window), model, map, images=True, batch=batch)[0]
+            protocol = replace(p, window=window)
+            attack = attribution_attacks(protocol, model, map, images=True, batch=batch, directions=low)[0]
             attack(x[:2], y[:2], ids=names[:2])  # compile
             began = time.perf_counter()
             result = attack(x, y, ids=names, clean=clean)
@@ -81,15 +87,21 @@ def table(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    if not words:
-        print(__doc__)
-        return 1
+    parser = argparse.ArgumentParser("python -m results.agreement", description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="+", metavar="RUN")
+    parser.add_argument("--directions", choices=("tf32", "bf16"))
+    options = parser.parse_args(words)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     records = []
-    for run in words:
-        records.append(measure(run, device))
+    for run in options.runs:
+        records.append(measure(run, device, directions=options.directions))
         print(table(records[-1:]), flush=True)
-    about = {"robattr": __version__, "torch": torch.__version__, "device": str(device)}
+    about = {
+        "directions": options.directions or "tf32",
+        "robattr": __version__,
+        "torch": torch.__version__,
+        "device": str(device),
+    }
     write_atomically(FILE, json.dumps({**about, "runs": records}, indent=1).encode())
     return 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import kendall, render, training
+from benchmarks import bars, kendall, render, training
 from benchmarks.measure import Rates
 from benchmarks.results import Agreement, Case, Comparison, Report, Roofline, Side, Table, Times, read
 
@@ -51,6 +51,36 @@ def test_the_page_shows_every_number_and_every_failure(tmp_path: Path) -> None:
     ):  # fmt: skip
         assert words in page, words
     assert "- flower: the step runs eagerly" in render.markdown([example().plain()])
+
+
+def step(ms: float, port: float, what: str = "training step, equal error of IG") -> Comparison:
+    return Comparison(
+        what, Side("port", Times(port, port, port, 3)), Side("compiled, tf32", Times(ms, ms, ms, 3)),
+        (Agreement("map", 1e-6, 1e-3),),
+        roofline=Roofline(1e9, 1e6, 1e6, 1e9, floor_ms=1.0, kept_ms=1.0, bound="operations"),
+        compile_s=31.0, spent={"convolutions": 0.7, "everything between": 0.3},
+    )  # fmt: skip
+
+
+def test_bars_say_what_is_met_and_what_is_in_the_way() -> None:
+    schedule = bars.schedule("gtsrb/ig-norm", 11.0, "compiled, bf16")
+    assert schedule.rows[0][:2] == ("gtsrb/ig-norm", 70_000)
+    assert schedule.rows[0][2] == pytest.approx(70_000 * 11.0 / 60_000)
+    case = Case("gtsrb", "", (step(20.0, 1000.0), step(11.0, 1000.0, "training step, bf16")), (schedule,))
+    audits = Table(bars.AUDITS, ("what", "value", "estimate"), (("second-order", 1400.0, 0.0), ("paper", 5.0, 11.0)))
+    report = replace(example(), cases=(case, Case("resnet50", "", (), (audits,))))
+    page = render.markdown([report.plain()])
+    spent = "70% convolutions, 30% everything between"
+    for row in (
+        "| gtsrb | step, ratio to the port | ≥ 40× | 50× | yes |  |",
+        f"| gtsrb | step | ≤ 12 ms | 20 ms | **no** | {spent}, 20 times the floor |",
+        "| gtsrb | compilation | ≤ 30 s | 31 s | **no** |  |",
+        "| gtsrb | the paper's schedule, compiled, bf16 | ≤ 14 min | 12.8 min | yes |  |",
+        "| resnet50 | second-order | ≥ 1,500 /s | 1,400 /s | **no** |  |",
+        "| resnet50 | audit, paper | ≤ 6 min | 5 min | yes |  |",
+        "| resnet50 | estimate of it, 11 min | within 2× | 2.20× | **no** |  |",
+    ):
+        assert row in page, row
 
 
 def test_each_question_has_one_table_over_all_runs() -> None:
