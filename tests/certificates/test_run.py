@@ -169,6 +169,28 @@ def test_records_of_another_model_map_or_noise_are_refused(examples: Examples, t
     assert json.loads((tmp_path / "sg.json").read_text())["settings"]["sigma"] == 0.2
 
 
+def test_edited_records_and_summaries_are_refused(examples: Examples, tmp_path: Path) -> None:
+    place, summary, lines = OutputDir(tmp_path), tmp_path / "sg.json", tmp_path / "sg.jsonl"
+    certify(examples, RADII, out=place)
+    certify(examples, [0.03], out=place)
+    text, said = lines.read_text(), summary.read_text()
+    first, _, rest = text.partition("\n")
+    answers = json.loads(first)["answers"]
+    for changed in (text.replace(f'"answers": {answers}', f'"answers": {answers - 1}', 1), rest):
+        lines.write_text(changed)
+        with pytest.raises(CheckpointError, match=r"sg\.json does not agree with its records .*--fresh"):
+            certify(examples, RADII, out=place)
+    lines.write_text(text)
+    summary.write_text(said.replace('"examples": 12', '"examples": 13'))
+    with pytest.raises(CheckpointError, match="it was edited"):
+        certify(examples, RADII, out=place)
+    summary.write_text(said[:100])  # torn: made again
+    assert certify(examples, [0.03], out=place).summary["examples"] == 12
+    lines.write_text(rest)
+    certify(examples, RADII, out=replace(place, fresh=True))
+    assert records(tmp_path).decode() == text
+
+
 def test_a_challenge_is_recorded_and_repeats(examples: Examples, tmp_path: Path) -> None:
     place, few = OutputDir(tmp_path), replace(examples, x=examples.x[:3], y=examples.y[:3], ids=examples.ids[:3])
     found = certify(few, RADII, out=place)

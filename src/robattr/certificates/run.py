@@ -18,12 +18,12 @@ from robattr.certificates.record import Record, tally_of
 from robattr.certificates.smoothing import Smoothing, tally
 from robattr.certificates.summary import at_radius, challenged, per_example
 from robattr.engine import precision as arithmetic
-from robattr.engine.files import write_atomically
-from robattr.errors import InvalidInput
+from robattr.engine.files import read_object, write_atomically
+from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation.output_dir import OutputDir, provenance
 from robattr.evaluation.records import append, begin, merge, read, recorded, seconds_spent
 from robattr.evaluation.resume_checks import check_same_map, check_same_predictions
-from robattr.evaluation.summary import sealed
+from robattr.evaluation.summary import edited, sealed
 from robattr.metrics import intervals
 
 Progress = Callable[[int, int], None]
@@ -188,6 +188,7 @@ def _recorded(
         with out.locked(path) as lock:
             done = begin(path, settings)
             before = seconds_spent(path)
+            _check_unedited(path, done)
             _check_same(examples, path, done)
             out.wait()  # all have counted before one writes
             mine = examples.batches[out.rank :: out.world]
@@ -221,6 +222,23 @@ def _batch(examples: Examples, at: Sequence[int], make: Make, watch: _Counter) -
         return make(at[part], watch)
 
     return [record for found in examples.parts(work, len(at)) for record in found]
+
+
+def _check_unedited(path: Path, done: set[int]) -> None:
+    """Refuse records that are not those of the summary beside them; a damaged summary is made again from them."""
+    file = path.with_suffix(".json")
+    try:
+        made = read_object(file, {"per_example": {"id": [int]}}) if done and file.is_file() else None
+    except CheckpointError:
+        return
+    if made is None:
+        return
+    ids = set(made["per_example"]["id"])
+    if odd := edited(made, [r for r in read(path) if r["id"] in ids]):
+        raise CheckpointError(
+            f"{file} does not agree with its records ({odd}): delete it, and the same command makes it from them; "
+            "if they were edited, use --fresh"
+        )
 
 
 def _check_same(examples: Examples, path: Path, done: set[int]) -> None:

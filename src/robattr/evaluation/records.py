@@ -53,7 +53,7 @@ def begin(path: Path, settings: Mapping[str, Any]) -> set[int]:
         changes = ", ".join(f"{key} {theirs.get(key)!r} → {mine.get(key)!r}" for key in odd)
         raise CheckpointError(
             f"expected the settings that {path} was made with, got others ({changes}): "
-            "use the old ones, move the records away, or write elsewhere"
+            "use the old ones, write elsewhere, or begin anew with --fresh"
         )
     return done
 
