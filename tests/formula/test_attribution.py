@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import captum.attr
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from nets import NETS, Residual, direction, directional, images, mlp
+from nets import NETS, Residual, Transformer, direction, directional, images, mlp
 from robattr import (
     IG,
     Rule,
@@ -32,9 +35,11 @@ from robattr import (
     straight,
     total,
 )
+from robattr.engine.compiled import trace
 from robattr.errors import UnsupportedModel
+from robattr.formula.ascent import grad_and_value
 from robattr.formula.layers import Layer
-from robattr.formula.network import Model, affine_split, gradient
+from robattr.formula.network import Model, affine_split, bind, gradient, second_order
 from robattr.formula.paths import Path
 from robattr.formula.sizes import Size
 
@@ -301,3 +306,30 @@ def test_the_gradient_is_torch_funcs() -> None:
     for constant in (lambda v: torch.ones(len(v)), lambda v: w.sum().expand(len(v))):
         with pytest.raises(UnsupportedModel, match="cannot be differentiated"):
             gradient(constant, z)
+
+
+def test_attention_is_fused_where_no_second_derivative_follows() -> None:
+    """The maps of an evaluation, forward passes and prediction attacks; not what training and attacks differentiate."""
+    net = Transformer().eval().double()
+    x, y = torch.rand(3, 8, 8, dtype=torch.float64), torch.tensor([0, 1, 2])
+    ig = IG(of=logit, rule=midpoint(3))
+
+    def attention(f: Callable[[Tensor], Tensor]) -> set[str]:
+        with second_order(net), torch.no_grad():
+            graph, _, _ = trace(f, (x,))
+        names = " ".join(str(node.target) for node in graph.graph.nodes).replace("_log_softmax", "")
+        return {kind for kind, word in (("fused", "_attention"), ("plain", "softmax")) if word in names}
+
+    bound = bind(net).detach()
+    assert attention(bound) == {"fused"}
+    assert attention(lambda x: ig(bound, torch.zeros_like(x), x, y)) == {"fused"}
+    assert attention(lambda x: grad_and_value(lambda z: cross_entropy(bound, z, y))(x)[0]) == {"fused"}
+    penalty = l1 @ ig
+    second = grad_and_value(lambda z: penalty(bound, torch.zeros_like(z), z, y))
+    assert attention(lambda x: second(x)[0]) == {"plain"}
+    layer = l1 @ replace(ig, at=at_layer("encoder"))
+    assert attention(lambda x: layer(bound, torch.zeros_like(x), x, y)) == {"plain"}
+    with second_order(net), sdpa_kernel(SDPBackend.MATH):
+        plain = ig(net, torch.zeros_like(x), x, y)  # differentiable: by the plain kernel
+        with torch.no_grad():
+            torch.testing.assert_close(ig(bound, torch.zeros_like(x), x, y), plain.detach(), rtol=1e-9, atol=1e-12)

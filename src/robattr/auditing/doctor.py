@@ -181,7 +181,7 @@ def _operations(model: nn.Module, p: ModelProbe) -> Iterator[Check]:
         or any("attention" in name or "transformer" in name for name in operators.seen)
         or any(isinstance(m, nn.MultiheadAttention) for m in model.modules())
     ):
-        said = "fused kernels have no second derivative; robattr uses the plain ones for its calls"
+        said = "fused kernels have no second derivative; robattr uses the plain ones where it takes them"
         yield Check("attention", "ok", said)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from robattr.errors import InvalidInput, brief
 from robattr.formula.neighbourhoods import Neighbourhood, Rand
-from robattr.formula.network import no_gradient, per_example
+from robattr.formula.network import differentiated, no_gradient, per_example
 
 Value: TypeAlias = Callable[[Tensor], Tensor]
 """J: z (B, ...) ↦ (B,), what the adversary maximises, each example on its own."""
@@ -36,7 +36,7 @@ def grad_and_value(value: Value, *, allow_zero: bool = False) -> GradAndValue:
     """
 
     def found(z: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
+        with torch.enable_grad(), differentiated(once=True):  # what value() itself differentiates says so
             v = z.detach().requires_grad_()
             each = per_example(value(v), z)
             if not each.requires_grad:

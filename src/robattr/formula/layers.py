@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from robattr.errors import InvalidInput, UnsupportedModel, nearest
-from robattr.formula.network import Bound, gradient, no_gradient, per_example
+from robattr.formula.network import Bound, differentiated, gradient, no_gradient, per_example
 from robattr.formula.scalars import Scalar
 
 
@@ -94,7 +94,7 @@ class AtLayer:
             seen.append(self._tensor(out))
             return out.clone()  # an in-place activation behind the layer would overwrite what was seen
 
-        with _Hook(self._find(net).register_forward_hook(capture)):
+        with _Hook(self._find(net).register_forward_hook(capture)), differentiated(once=False):
             value = of(net, v, y)
         if len(seen) != 1:
             raise UnsupportedModel(

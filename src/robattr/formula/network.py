@@ -5,7 +5,8 @@ The formula differentiates the network twice, many times, at points the user nev
 - *bound*: called through `torch.func.functional_call`, with its live parameters and a private copy of its buffers;
 - *in eval mode*: dropout off and batch-norm statistics frozen, along the path and inside the max;
 - *twice differentiable*: attention runs the plain (math) kernel, recurrent layers leave cuDNN, because the fused ones
-  have no second derivative; second derivatives of convolutions are weight gradients (`formula.convolution`).
+  have no second derivative; second derivatives of convolutions are weight gradients (`formula.convolution`). Where no
+  second derivative follows, attention is fused (`differentiated`).
 
 Nothing of this outlives the call: train/eval flags, `requires_grad` and buffers are as they were, exceptions included.
 """
@@ -13,7 +14,7 @@ Nothing of this outlives the call: train/eval flags, `requires_grad` and buffers
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -62,7 +63,7 @@ class Bound:
 
     def run(self, *inputs: object) -> Tensor:
         """The network on any inputs, its convolutions with derivatives of our own."""
-        with CustomDerivatives():
+        with CustomDerivatives(), nullcontext() if torch.is_grad_enabled() else differentiated(once=True):
             if self.module is None:
                 return self.call(*inputs)  # type: ignore[arg-type]
             out: Tensor = functional_call(self.module, {**self.parameters, **self.buffers}, inputs)
@@ -151,7 +152,7 @@ def gradient(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
 def gradient_and_value(f: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor, Tensor]:
     """∇_z Σ f(z) and f(z) (B,), both differentiable in z and in all that f holds."""
     wanted = torch.is_grad_enabled()
-    with torch.enable_grad():
+    with torch.enable_grad(), differentiated(once=not wanted):
         v = z if z.requires_grad else z.detach().requires_grad_()
         value = per_example(f(v), z)
         found = None
@@ -179,6 +180,15 @@ def vjp(f: Callable[[Tensor], Tensor], z: Tensor, v: Tensor) -> Tensor:
     return back
 
 
+FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+def differentiated(*, once: bool) -> AbstractContextManager[None]:
+    """While open, attention runs the fused kernels, if at most one derivative follows, else the plain one."""
+    found: AbstractContextManager[None] = sdpa_kernel(FUSED if once else SDPBackend.MATH)
+    return found
+
+
 @contextmanager
 def second_order(model: Model) -> Iterator[None]:
     """While open, `model` is in eval mode and twice differentiable; on leaving, every flag is as it was."""
@@ -189,7 +199,7 @@ def second_order(model: Model) -> Iterator[None]:
     with ExitStack() as stack:
         if any(isinstance(m, nn.RNNBase) for m in modules):
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(differentiated(once=False))
         try:
             torch.backends.mha.set_fastpath_enabled(False)
             for m in in_train_mode:
