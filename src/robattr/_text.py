@@ -9,14 +9,18 @@ from robattr.errors import InvalidInput
 LARGEST = 3.4e38  # float32 overflows beyond it
 
 
-def number(text: str) -> float:
-    """`"8/255"` -> 0.0313…"""
+def number(text: str, option: str = "") -> float:
+    """`"8/255"` -> 0.0313…; errors begin with the `option` that the text was given to."""
     value = _value(text)
     if value != value:
-        raise InvalidInput(f"expected a number such as 0.03 or 8/255, got {text!r}")
+        raise InvalidInput(f"{_of(option)}expected a number such as 0.03 or 8/255, got {text!r}")
     if too_large(text):
-        raise InvalidInput(f"expected a number of at most {LARGEST:g}, got {text!r}")
+        raise InvalidInput(f"{_of(option)}expected a number of at most {LARGEST:g}, got {text!r}")
     return value
+
+
+def _of(option: str) -> str:
+    return f"{option}: " if option else ""
 
 
 def too_large(text: str) -> bool:
@@ -33,25 +37,25 @@ def _value(text: str) -> float:
         return float("nan")
 
 
-def numbers(text: str) -> tuple[float, ...]:
+def numbers(text: str, option: str = "") -> tuple[float, ...]:
     """`"0.485,0.456,0.406"` -> three numbers."""
-    return tuple(number(part) for part in text.split(","))
+    return tuple(number(part, option) for part in text.split(","))
 
 
-def whole_numbers(text: str) -> list[int]:
+def whole_numbers(text: str, option: str = "") -> list[int]:
     """`"3,224,224"` -> [3, 224, 224], the sides of a shape."""
     sides = [part.strip() for part in text.split(",")]
     small = all(side.isdecimal() and len(side) < 10 and int(side) for side in sides)
     if not small or prod(map(int, sides)) > 10**9:
-        raise InvalidInput(f"expected a shape of whole numbers such as 3,224,224, got {text!r}")
+        raise InvalidInput(f"{_of(option)}expected a shape of whole numbers such as 3,224,224, got {text!r}")
     return [int(side) for side in sides]
 
 
-def interval(text: str) -> tuple[float, float]:
+def interval(text: str, option: str = "") -> tuple[float, float]:
     """`"0,1"` -> (0.0, 1.0), the lower end first."""
-    ends = numbers(text)
+    ends = numbers(text, option)
     if len(ends) != 2 or not ends[0] < ends[1]:
-        raise InvalidInput(f"expected two rising numbers such as 0,1 or 0,255, got {text!r}")
+        raise InvalidInput(f"{_of(option)}expected two rising numbers such as 0,1 or 0,255, got {text!r}")
     return ends[0], ends[1]
 
 

@@ -77,7 +77,9 @@ def test_an_attack_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--radius", "far"), "expected a number"),
+        (("--radius", "far"), "--radius: expected a number such as 0.03 or 8/255, got 'far'"),
+        (("--top", "1e99"), "--top: expected a number of at most 3.4e+38, got '1e99'"),
+        (("--bounds", "1,0"), "--bounds: expected two rising numbers"),
         (("--sigma", "0"), "sigma above 0"),
         (("--maps", "igg"), "unknown attribution map"),
     ],

@@ -106,6 +106,7 @@ def test_a_chart_says_its_numbers_to_a_screen_reader(runs: list[Path], undrawn) 
     assert f'aria-label="TopK Inter. (k = 100): NATURAL median {median:.2f}, quartiles' in written
     assert re.search(r'aria-label="Rank Corr\. against radius ε: NATURAL 0\.\d+ at 0.025, ', written)
     assert 'aria-label="loss ℓ (log scale) against training step: NATURAL' in written
+    assert '"titles":{"topk":"TopK Inter.","kendall":"Rank Corr."}' in written  # of the explorer
 
 
 class Elements(HTMLParser):

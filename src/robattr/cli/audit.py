@@ -111,8 +111,8 @@ def audit(
     with Watching() as watch:
         found = begin(
             _model(model, weights, trust=trust), data,
-            bounds=interval(bounds), preprocessing=_preprocessing(mean, std, weights),
-            eps=None if eps is None else number(eps), maps=maps, protocol=protocol,  # type: ignore[arg-type]
+            bounds=interval(bounds, "--bounds"), preprocessing=_preprocessing(mean, std, weights),
+            eps=None if eps is None else number(eps, "--eps"), maps=maps, protocol=protocol,  # type: ignore[arg-type]
             examples=examples, steps=iterations, points=points, out=out, name=model.rpartition("/")[2],
             size=size, channels=channels, classes=_names(classes), seed=seed, device=device,
             compiled=compiled, certify=certify, precision=precision, fresh=fresh,
@@ -176,8 +176,8 @@ def harden(
         found = begin(
             _model(model, weights, trust=trust), data,
             objective=named(objective) if ":" in objective else objective, out=out,
-            bounds=interval(bounds), preprocessing=_preprocessing(mean, std, weights),
-            eps=None if eps is None else number(eps), steps=steps, batch=batch, lr=number(lr),
+            bounds=interval(bounds, "--bounds"), preprocessing=_preprocessing(mean, std, weights),
+            eps=None if eps is None else number(eps, "--eps"), steps=steps, batch=batch, lr=number(lr, "--lr"),
             batch_norm=batch_norm,  # type: ignore[arg-type]
             freeze=[part.strip() for part in freeze.split(",") if part.strip()], chunk=chunk,
             changes=dict(parse_word(word) for word in set_ or []), maps=maps, examples=examples,
@@ -220,8 +220,8 @@ def doctor(
 
     found = examine(
         _model(model, weights, trust=trust), data,
-        bounds=interval(bounds), preprocessing=_preprocessing(mean, std, weights),
-        shape=None if shape is None else whole_numbers(shape),
+        bounds=interval(bounds, "--bounds"), preprocessing=_preprocessing(mean, std, weights),
+        shape=None if shape is None else whole_numbers(shape, "--shape"),
         size=size, channels=channels, classes=_names(classes),
         plan=Plan(m, m_attack, attack_steps, batch), device=device,
     )  # fmt: skip
@@ -253,7 +253,7 @@ def _preprocessing(mean: str | None, std: str | None, weights: Path | None) -> d
     """The given mean and std, checked against those saved with the weights."""
     from robattr.auditing.wrapped_model import check_preprocessing
 
-    given = {key: numbers(text) for key, text in (("mean", mean), ("std", std)) if text is not None}
+    given = {key: numbers(text, f"--{key}") for key, text in (("mean", mean), ("std", std)) if text is not None}
     check_preprocessing(given, weights)
     return given or None
 

@@ -84,26 +84,26 @@ def certify(
     from robattr.auditing.wrapped_model import wrap
     from robattr.certificates import measure_intervals
 
+    noise, box = None if sigma is None else number(sigma, "--sigma"), interval(bounds, "--bounds")
+    radii, level = None if radius is None else numbers(radius, "--radius"), number(alpha, "--alpha")
+    share, ball = number(top, "--top"), None if interval_eps is None else number(interval_eps, "--interval")
     net = own_model._model(model, weights, trust=trust)
     given = as_dataset(
-        data, model=net, bounds=interval(bounds), size=size, channels=channels, classes=own_model._names(classes),
+        data, model=net, bounds=box, size=size, channels=channels, classes=own_model._names(classes),
         limit=max(1000, 4 * examples), seed=seed,
     )  # fmt: skip
     x, y, ids = draw(given, examples, seed=seed)
-    if interval_eps is not None:
+    if ball is not None:
         wrapped, _ = wrap(net, preprocessing=own_model._preprocessing(mean, std, weights), device="cpu")
-        show_intervals(measure_intervals(wrapped, x, y, number(interval_eps), bounds=given.bounds, seed=seed), model)
+        show_intervals(measure_intervals(wrapped, x, y, ball, bounds=given.bounds, seed=seed), model)
         return
-    radii, leads = (
-        None if radius is None else numbers(radius),
-        os.environ.get("RANK", "0") == "0",
-    )  # of the processes that torchrun starts
+    leads = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun starts
     for map in parse_maps(maps, points=points or 100, bounds=given.bounds):
         with Watching(shown=leads) as watch:
             found = begin(
                 net, x, y,
-                map=map, sigma=None if sigma is None else number(sigma), radius=radii, samples=samples,
-                alpha=number(alpha), top=number(top), attack=attack, bounds=given.bounds, ids=ids,
+                map=map, sigma=noise, radius=radii, samples=samples,
+                alpha=level, top=share, attack=attack, bounds=given.bounds, ids=ids,
                 preprocessing=own_model._preprocessing(mean, std, weights),
                 out=out, seed=seed, device=device, fresh=fresh, announce=_announce, watch=watch,
                 metadata={

@@ -102,7 +102,7 @@ def evaluate(
 
     opened = open_run(run, dataset=dataset, data_dir=data_dir, trust=trust)
     model, data = opened.model, opened.data
-    radius = None if eps is None else number(eps)
+    radius = None if eps is None else number(eps, "--eps")
     settings = _protocol(protocol, data, eps=radius, iterations=iterations, split=split)
     source = None
     if transfer is not None:
