@@ -13,6 +13,7 @@ import torch
 import typer.testing
 from hypothesis import settings
 
+from evaluation_fixtures import shorten_search
 from robattr.evaluation import cost
 from robattr.reporting.curves import Panel
 from robattr.reporting.groups import Group
@@ -38,10 +39,7 @@ def _seed() -> None:
 
 @pytest.fixture
 def short_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few queries of the searches without gradients, and one radius of the curve: tests/evaluation tests more."""
-    for module in ("diagnostics", "suite"):
-        monkeypatch.setattr(f"robattr.evaluation.{module}.QUERIES", 5)
-    monkeypatch.setattr("robattr.evaluation.diagnostics.RADII", (1.0,))
+    shorten_search(monkeypatch)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -27,3 +28,10 @@ def toy_case() -> tuple[nn.Module, Tensor, Tensor]:
     y = net(x).argmax(dim=1)
     y[[2, 7]] = (y[[2, 7]] + 1) % 3
     return net, x, y
+
+
+def shorten_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few queries of the searches without gradients, and one radius of the curve: tests/evaluation tests more."""
+    for module in ("diagnostics", "suite"):
+        monkeypatch.setattr(f"robattr.evaluation.{module}.QUERIES", 5)
+    monkeypatch.setattr("robattr.evaluation.diagnostics.RADII", (1.0,))

@@ -33,7 +33,6 @@ def quick(monkeypatch: pytest.MonkeyPatch, short_search) -> None:
     small = {"steps": 1, "pgd_steps": 1, "repeats": 1, "N": 2}
     for module in ("robattr.evaluation.protocol", "robattr.runs"):
         monkeypatch.setattr(f"{module}.scaled", lambda *a, **k: replace(real(*a, **k), **small))
-    monkeypatch.setattr("robattr.evaluation.diagnostics.RADII", (1.0,))
 
 
 @pytest.fixture
@@ -72,6 +71,7 @@ def test_a_folder_keeps_its_class_names_in_every_evaluation(trained: Path) -> No
     assert list(scores) == ["nat_acc", "adv_acc", "topk", "kendall"]
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_measurement_of_a_sweep_shows_how_far_it_is(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

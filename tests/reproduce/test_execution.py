@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from evaluation_fixtures import shorten_search
 from forked import start
 from robattr.cli.reproduce import _execute
 from robattr.reproduce import Job, execute, execute_parallel, execution, jobs, results, tasks
@@ -66,6 +67,7 @@ def forks() -> Iterator[None]:
     """Let the workers be forks with the short recipes, where `spawn` would import torch again in each."""
     with pytest.MonkeyPatch.context() as patch:
         shorten_recipes(patch)
+        shorten_search(patch)
         patch.setattr(execution, "get_context", lambda _: get_context("fork"))
         patch.setattr(os, "cpu_count", lambda: 2)  # one thread per worker, as here: rounding depends on threads
         yield
