@@ -17,12 +17,16 @@ from evaluation_fixtures import shorten_search
 from robattr.evaluation import cost
 from robattr.reporting.curves import Panel
 from robattr.reporting.groups import Group
+from robattr.training import run_directory
 
 gc.disable()  # until all tests are collected: the search for cycles was a quarter of that time
 settings.register_profile("any-machine", deadline=None)
 settings.load_profile("any-machine")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and its children would
 cost.RUNS = 1  # no test reads the clock, so none needs the fastest of many runs
+if not torch.cuda.is_available():  # torch's own writes a stack trace for every kind of device that is not there
+    torch.manual_seed = torch.default_generator.manual_seed
+run_directory._git_state = cache(run_directory._git_state)  # two processes for every run
 typer.testing._get_command = cache(typer.main.get_command)  # built anew at every call, in a tenth of a second
 
 
@@ -33,8 +37,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
-    # torch.manual_seed writes a stack trace for every kind of device that is not there: a millisecond a test.
-    (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(0)
+    torch.manual_seed(0)
 
 
 @pytest.fixture

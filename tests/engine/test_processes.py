@@ -30,7 +30,9 @@ from robattr.training.methods import Method
 from train_fixtures import QUICK, lines, tiny_data, tiny_net, weights
 
 # The batch of 9 does not divide by two: one process takes 4 examples, the other 5.
-BASE = replace(QUICK, batch=9, steps=3, lr=1e-3, weight=0.3, budget=0.05, checkpoint_every=100, clip=5.0)
+BASE = replace(
+    QUICK, batch=9, steps=2, validate_every=2, lr=1e-3, weight=0.3, budget=0.05, checkpoint_every=100, clip=5.0
+)
 PAPER = get_args(Method)[:8]
 CASES: dict[str, tuple[TrainConfig, dict[str, bool]]] = {
     f"{method} fp64{' batch-norm' if norm else ''}": (
