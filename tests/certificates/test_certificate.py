@@ -9,7 +9,7 @@ from scipy.stats import binomtest, norm
 
 from certificate_fixtures import Quadratic, larger_first, linear
 from robattr.attacks import simple_gradient
-from robattr.certificates.certificate import bounds_from
+from robattr.certificates.certificate import bounds_from, farthest
 from robattr.certificates.smoothing import Smoothing, Tally, tally
 from robattr.errors import InvalidInput
 
@@ -26,6 +26,17 @@ def test_a_linear_models_answer_is_certified_just_below_its_true_radius() -> Non
     assert (found.answer_radius > [0.04, 0.3]).all()
     for radius in (0.03, 0.2, 0.5):
         np.testing.assert_array_equal(found.at(radius).answer, found.answer_radius > radius)
+
+
+@pytest.mark.parametrize(("samples", "alpha"), [(2000, 0.001), (100, 0.05), (10, 0.001)])
+def test_the_farthest_radius_is_that_of_copies_which_all_agree(samples: int, alpha: float) -> None:
+    s = Smoothing(sigma=0.5, samples=samples, alpha=alpha)
+    sure = linear([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])
+    x = torch.tensor([[100.0, 0.0, 0.0]])
+    found = bounds_from(tally(sure, SG, x, torch.zeros(1).long(), ids=[0], smoothing=s), s)
+    assert found.answer_radius[0] == pytest.approx(farthest(s), rel=1e-9)
+    least = binomtest(samples, samples).proportion_ci(1 - 2 * alpha / 3).low  # Clopper and Pearson's, by SciPy
+    assert farthest(s) == pytest.approx(max(0.0, 0.5 * norm.ppf(least)), rel=1e-6)
 
 
 def test_a_map_that_never_changes_is_certified_as_far_as_the_sample_can_show() -> None:

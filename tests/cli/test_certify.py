@@ -60,6 +60,15 @@ def test_a_command_that_is_repeated_says_that_all_is_there(place: Path) -> None:
     assert "sg: 2 of 8 examples × 22 noisy copies = 44 gradients" in more.output
 
 
+def test_too_few_copies_to_certify_anything_are_named(place: Path) -> None:
+    words = ("audit_fixtures:factory", "--data", "images", *SMALL, "--examples", "2")
+    assert "cannot certify" not in run(*words, "--radius", "0.02").output
+    too_far = run(*words, "--radius", "0.02,0.2")  # Φ⁻¹((0.1/3)^(1/20)) = 1.01, and σ = 0.1
+    assert "20 noisy copies cannot certify an answer beyond a radius of 0.101, even if all agree" in too_far.output
+    too_few = run(*words, "--samples", "10", "--alpha", "0.001", "--out", "few")
+    assert "10 noisy copies cannot certify an answer at any radius, even if all agree" in too_few.output
+
+
 @dataclass(frozen=True)
 class Short(Challenge):
     steps: int = 1

@@ -97,6 +97,15 @@ class Bounds:
         )
 
 
+def farthest(smoothing: Smoothing) -> float:
+    """The largest radius at which n copies can certify an answer, all of them agreeing; 0 where they are too few.
+
+    σ·Φ⁻¹((α/3)^(1/n)),   since low(n) = (α/3)^(1/n) (lemma 3)
+    """
+    least = (smoothing.alpha / EVENTS) ** (1 / smoothing.samples)
+    return max(0.0, smoothing.sigma * float(bounds.probit(np.array([least]))[0]))
+
+
 def bounds_from(tally: Tally, smoothing: Smoothing) -> Bounds:
     """The bounds that a tally proves at level 1 − α."""
     n, each, d = tally.n, smoothing.alpha / EVENTS, tally.votes.shape[1]

@@ -140,6 +140,8 @@ def show_intervals(found: Mapping[str, list[float]], name: str) -> None:
 
 def show(summary: Mapping[str, Any]) -> None:
     """Print what is certified at each radius, what was attacked, and what the radius means."""
+    from robattr.certificates.certificate import farthest
+    from robattr.certificates.smoothing import Smoothing
     from robattr.certificates.summary import in_units
     from robattr.metrics.columns import Column
 
@@ -165,6 +167,12 @@ def show(summary: Mapping[str, Any]) -> None:
     for row in summary["radii"]:
         words = in_units(row["radius"], summary["shape"], tuple(summary["bounds"]))
         lines.append(f"Radius {row['radius']:g}: {words}.")
+    most = farthest(Smoothing(**{name: s[name] for name in Smoothing().settings()}))
+    if any(row["radius"] >= most for row in summary["radii"]):
+        where = f"beyond a radius of {most:.3g}" if most else "at any radius"
+        lines.append(
+            f"{s['samples']:,} noisy copies cannot certify an answer {where}, even if all agree: take more (--samples)."
+        )
     for found in summary.get("attacks", ()):
         broken = sum(found["broken"].values())
         lines.append(
