@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from importlib import import_module
 from inspect import signature
 
 import pytest
@@ -197,8 +197,8 @@ def test_a_dataset_is_held_against_its_own_bounds() -> None:
 
 
 def test_costs_are_reported_with_a_remedy(monkeypatch) -> None:
-    monkeypatch.setattr(sys.modules["robattr.auditing.doctor"], "seconds_per_pass", lambda *_: 1.0)
-    for module in (cost, sys.modules["robattr.auditing.doctor"]):
+    monkeypatch.setattr(import_module("robattr.auditing.doctor"), "seconds_per_pass", lambda *_: 1.0)
+    for module in (cost, import_module("robattr.auditing.doctor")):
         monkeypatch.setattr(module, "memory", lambda _: 10**5)
     found = robattr.doctor(Plain().eval(), shape=(1, 8, 8), plan=Plan(m=8, batch=4), device="cpu")
     warned = finding(found, "cost")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -103,7 +103,7 @@ def test_an_audit_whose_records_were_removed_says_so(plain: nn.Module, tmp_path:
         shutil.rmtree(tmp_path / "audit")
         return written
 
-    monkeypatch.setattr(sys.modules["robattr.auditing.audit"], "write_page", write)  # the room has a function audit
+    monkeypatch.setattr(import_module("robattr.auditing.audit"), "write_page", write)  # the room has a function audit
     with pytest.raises(CheckpointError, match="audit was removed during the audit, and the records with it"):
         robattr.audit(plain, bars(), out=tmp_path / "audit.html", **QUICK)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -76,7 +76,7 @@ class Short(Challenge):
 
 
 def test_an_attack_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["robattr.auditing.certify"], "Challenge", Short)
+    monkeypatch.setattr(import_module("robattr.auditing.certify"), "Challenge", Short)
     words = ("audit_fixtures:blank", "--weights", "weights.safetensors", "--data", "images", "--radius", "0.02")
     said = run(*words, "--attack", *SMALL)
     assert said.exit_code == 0, said.output

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 import time
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 import torch
@@ -231,7 +231,7 @@ def test_a_search_continues_what_was_begun_and_ends_when_no_point_is_new(tmp_pat
 
 def test_a_point_is_done_however_its_worker_died(tmp_path, monkeypatch):
     """A sweep that is killed at each of its writes lacks no point in the end."""
-    module = sys.modules["robattr.training.sweep"]
+    module = import_module("robattr.training.sweep")
 
     class Killed(Exception):
         pass
