@@ -411,6 +411,8 @@ def test_segments_of_the_ray_add_up_to_the_map(case, monkeypatch: pytest.MonkeyP
         torch.testing.assert_close(ours, map(net, x, y), rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(logits, net(x))
     assert not integrated_gradients(15).segments  # not a whole number of segments: the map is compiled as it is
+    doubled = replace(map, of=lambda model, x, y: 2 * map.of(model, x, y))
+    assert not doubled.segments  # no longer that attribution
 
 
 @pytest.mark.parametrize(

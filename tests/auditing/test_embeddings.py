@@ -76,7 +76,7 @@ def test_objectives_attacks_and_audits_at_embeddings_and_deeper_layers() -> None
         assert float(found.penalty.detach().min()) > 0
     reach = (float(e.min()), float(e.max()))
     audit = robattr.audit(
-        net, (e, y), bounds=reach, eps=0.05, maps=[per_token(integrated_gradients(3))], steps=2, examples=8,
+        net, (e, y), bounds=reach, eps=0.05, maps=[per_token(integrated_gradients(11))], steps=2, examples=8,
         protocol="paper", device="cpu",
     )  # fmt: skip
     (evaluation,) = audit.run.evaluations

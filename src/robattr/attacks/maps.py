@@ -53,8 +53,6 @@ class AttributionMap:
     guide       the map to differentiate in an attack, where this one is not differentiable
     slope       whether the attribution is a slope, as a gradient is, and not a contribution to the logit
     coarse      a cheaper map close to this one: evaluations differentiate it, and screen the iterates by it
-    segments    pieces (a, b) of the ray with IG(0, x) = Σ IG(ax, bx), each by the rule SEGMENT: one compiled function
-                for all maps that have them, and memory that does not grow with their nodes
     """
 
     name: str
@@ -66,7 +64,14 @@ class AttributionMap:
     guide: AttributionMap | None = None
     slope: bool = False
     coarse: AttributionMap | None = None
-    segments: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def segments(self) -> tuple[tuple[float, float], ...]:
+        """Pieces (a, b) of the ray with A(x) = Σ IG(ax, bx), each by the rule SEGMENT, where A is such an IG.
+
+        One compiled function serves all maps that have them, and memory does not grow with their nodes.
+        """
+        return self.of.segments if isinstance(self.of, FromBlack) else ()
 
     def __call__(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
         if not isinstance(model, nn.Module):
@@ -89,6 +94,25 @@ def gradient_input() -> AttributionMap:
     return AttributionMap("gi", lambda model, x, y: x * _gradient(model, x, y))
 
 
+@dataclass(frozen=True)
+class FromBlack:
+    """IG^{logit_y}(0, x) by a rule."""
+
+    rule: Rule
+
+    def __call__(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
+        return IG(of=logit, rule=self.rule)(model, torch.zeros_like(x), x, y)
+
+    @property
+    def segments(self) -> tuple[tuple[float, float], ...]:
+        """Right ends in pieces of SEGMENT; as many midpoints are the right ends of the ray moved by half a step."""
+        n = len(self.rule) // len(SEGMENT)
+        if n and self.rule == right(n * len(SEGMENT)):
+            return tuple((j / n, (j + 1) / n) for j in range(n))
+        half = 0.5 / len(SEGMENT)
+        return ((-half, 1 - half),) if self.rule == midpoint(len(SEGMENT)) else ()
+
+
 def integrated_gradients(N: int = 100, *, rule: Rule | None = None) -> AttributionMap:
     """S = |IG^{logit_y}(0, x)| with the reference's N right-hand points (i/N)·x, i = 1..N, or those of a `rule`.
 
@@ -96,31 +120,16 @@ def integrated_gradients(N: int = 100, *, rule: Rule | None = None) -> Attributi
     label is attributed, although training attributes the loss.
     """
     rule = right(N) if rule is None else rule
-    ig = IG(of=logit, rule=rule)
-
-    def from_black(model: Model, x: Tensor, y: Tensor) -> Tensor:
-        return ig(model, torch.zeros_like(x), x, y)
-
     coarse = None if len(rule) <= COARSE else integrated_gradients(rule=midpoint(COARSE))
     return AttributionMap(
         "ig",
-        from_black,
+        FromBlack(rule),
         nodes=len(rule),
         complete=True,
         along_ray=gradient_input(),
         smallest=min(rule.nodes),
         coarse=coarse,
-        segments=_segments(rule),
     )
-
-
-def _segments(rule: Rule) -> tuple[tuple[float, float], ...]:
-    """Right ends in pieces of SEGMENT; as many midpoints are the right ends of the ray moved by half a step."""
-    n = len(rule) // len(SEGMENT)
-    if n and rule == right(n * len(SEGMENT)):
-        return tuple((j / n, (j + 1) / n) for j in range(n))
-    half = 0.5 / len(SEGMENT)
-    return ((-half, 1 - half),) if rule == midpoint(len(SEGMENT)) else ()
 
 
 def constant_along_ray(map: AttributionMap, model: nn.Module, x: Tensor, *, eps: float = 0.0) -> Tensor:

@@ -71,5 +71,7 @@ def per_token(map: AttributionMap) -> AttributionMap:
     def summed(model: Model, x: Tensor, y: Tensor) -> Tensor:
         return map.of(model, x, y).abs().sum(dim=-1)
 
-    guide = None if map.guide is None else per_token(map.guide)
-    return replace(map, name=f"{map.name}-tokens", of=summed, complete=False, along_ray=None, guide=guide)
+    guide, coarse = (None if each is None else per_token(each) for each in (map.guide, map.coarse))
+    return replace(
+        map, name=f"{map.name}-tokens", of=summed, complete=False, along_ray=None, guide=guide, coarse=coarse
+    )
