@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tokenize
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fake_runs import write_run
-from robattr.errors import CheckpointError
+from robattr.data.files import read_npz
+from robattr.errors import CheckpointError, DataError
 from robattr.evaluation.gallery import Gallery, choose, read_gallery, thinned_file
 
 
@@ -59,6 +62,19 @@ def test_a_thinned_gallery_keeps_the_reported_iterates_and_its_budget(tmp_path: 
     file.write_bytes(content[: len(content) // 2])
     with pytest.raises(CheckpointError, match="is damaged"):
         read_gallery(file)
+
+
+def test_a_gallery_with_a_cut_header_is_refused(tmp_path: Path) -> None:
+    """numpy's reader of headers answers with an error of Python's tokenizer."""
+    header = b"{'descr': ('<f4', \n"
+    with zipfile.ZipFile(tmp_path / "gallery.npz", "w") as archive:
+        archive.writestr("image.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(tokenize.TokenError), np.load(tmp_path / "gallery.npz") as stored:
+        stored["image"]
+    with pytest.raises(CheckpointError, match="is damaged"):
+        read_gallery(tmp_path / "gallery.npz")
+    with pytest.raises(DataError, match="is damaged"):
+        read_npz(tmp_path / "gallery.npz")
 
 
 def test_large_images_nearly_fit_into_the_budget(tmp_path: Path) -> None:

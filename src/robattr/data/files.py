@@ -7,6 +7,7 @@ import io
 import lzma
 import stat
 import tarfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ DAMAGED = (
     ValueError,
     NotImplementedError,  # zipfile: unknown compression
     RuntimeError,  # zipfile: encrypted member
+    tokenize.TokenError,  # numpy: the header of an array
 )
 
 

@@ -6,6 +6,7 @@ C = 1 or 3 (of other images the first three channels, or the first); maps have m
 
 from __future__ import annotations
 
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,10 @@ FIRST, WORST = 24, 4  # examples shown: the first, and the most disturbed of the
 FEWEST = 3  # examples of a thinned gallery, whatever their size
 ENDING = "-gallery.npz"
 LARGEST = 1 << 31  # bytes of an unpacked gallery: 28 examples of 224 × 224 × 3 with 20 iterates have 0.2 GB
-DAMAGED = (ValueError, TypeError, EOFError, KeyError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+DAMAGED = (
+    ValueError, TypeError, EOFError, KeyError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error,
+    tokenize.TokenError,  # numpy: the header of an array
+)  # fmt: skip
 REMEDY = "make it again with robattr evaluate RUN … --fresh"
 
 Record = Mapping[str, Any]
