@@ -143,6 +143,17 @@ def lowest(
     return estimate(*min(scores, key=lambda s: float((s[1] - s[0]).mean()))) if scores else None
 
 
+def differences(
+    compared: Iterable[Pair],
+    keys: Iterable[str],
+    estimate: Callable[[Floats, Floats], Estimate] = mean_difference,
+) -> dict[str, Estimate]:
+    """The lowest differences in these columns; {} unless all were measured."""
+    every = list(compared)
+    found = {key: lowest(every, key, estimate) for key in keys}
+    return {key: value for key, value in found.items() if value} if all(found.values()) else {}
+
+
 def beats(
     runs: Sequence[RunResults],
     protocol: str,
@@ -265,8 +276,7 @@ def _measured(
     """The differences in these columns; {} unless all were measured."""
     chosen = without_sweep(runs)
     compared = pairs(_of(chosen, dataset, other), _of(chosen, dataset, method), protocol, map_name)
-    found = {key: lowest(compared, key, estimate) for key in keys}
-    return {key: value for key, value in found.items() if value} if all(found.values()) else {}
+    return differences(compared, keys, estimate)
 
 
 def _shared(first: EvaluationResults, second: EvaluationResults, key: str) -> tuple[Floats, Floats]:

@@ -105,9 +105,7 @@ def _differences(
     """The differences between two (method, network) in every column; {} where one has no record."""
     chosen = [run for part in (True, False) for run in without_sweep([r for r in runs if is_papers(r) == part])]
     a, b = ([r for r in chosen if (r.dataset, r.method, _network(r)) == (dataset, *of)] for of in (first, second))
-    compared = claims.pairs(a, b, "paper")
-    found = {key: claims.lowest(compared, key) for key in COLUMNS}
-    return {key: estimate for key, estimate in found.items() if estimate} if all(found.values()) else {}
+    return claims.differences(claims.pairs(a, b, "paper"), COLUMNS)
 
 
 def _networks(runs: Iterable[RunResults], dataset: str) -> list[str]:

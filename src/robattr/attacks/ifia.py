@@ -31,7 +31,7 @@ from robattr.metrics import kendall
 from robattr.models.smooth import smooth
 
 T = TypeVar("T")
-LEAST = 3  # rows of compiled passes, the restarts of `paper`: the attacks without restarts then share them
+LEAST = 3  # rows of compiled passes: where no more fit, attacks with the restarts of `paper` and without share them
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,8 @@ class IFIA:
         """build(of), made and called in the precision of the directions."""
         if self.directions is None:
             return build(of)
-        inside = partial(precision, self.directions, next(self.model.parameters()).device.type)
+        place = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        inside = partial(precision, self.directions, place.type)
         with inside():
             made = build(of)
 

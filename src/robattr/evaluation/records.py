@@ -91,7 +91,7 @@ def read(path: Path) -> list[Record]:
 
 
 def recorded(path: Path) -> set[int]:
-    """The ids that have a record at `path`; none where there is no file."""
+    """The ids of the examples with a record in `path`; empty if the file does not exist."""
     return set(_lines(path))
 
 
