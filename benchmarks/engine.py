@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from benchmarks.measure import Work, operations, size_of
 from benchmarks.workloads import Workload
-from robattr.engine import Compiled, Step, layout, precision
+from robattr.engine import Step, layout, precision
 from robattr.engine.batch_size import SECOND_ORDER, bytes_per_row
-from robattr.engine.cuda_graph import Graphed
 from robattr.formula import PGD, Change, Robust
 from robattr.formula.network import bind, gradient, second_order
 
@@ -43,27 +41,11 @@ def laid_out(work: Workload, mode: Mode) -> Workload:
     return replace(own, model=own.model.to(memory_format=form), x=x, start=start)  # type: ignore[call-overload]
 
 
-def attack_gradient(work: Workload, change: Change, mode: Mode) -> tuple[Callable[[], Tensor], float]:
-    """() ↦ ∇_{x'} Σ d(x, x') at the start, as one attack step of `Step` takes it; and the seconds of compilation."""
-    model, x, y, z = work.model, work.x, work.y, work.start
-    parameters = {name: p.detach() for name, p in model.named_parameters()}
-    buffers, bound = dict(model.named_buffers()), bind(model)
-
-    def of(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, z: Tensor, y: Tensor) -> Tensor:
-        net = bound.with_parameters(parameters, buffers)
-        with torch.no_grad():
-            return gradient(lambda v: change(net, x, v, y), z)
-
-    fn = Compiled(of, name="attack gradient") if mode.compiled else of
-    replayed = Graphed(partial(fn, parameters, buffers)) if mode.compiled else partial(fn, parameters, buffers)
-
-    def run() -> Tensor:
-        with second_order(model), precision(mode.arithmetic, x.device.type):
-            out: Tensor = replayed(x, z, y)
-        return out
-
-    run()
-    return run, fn.seconds if isinstance(fn, Compiled) else 0.0
+def attack_gradient(work: Workload, change: Change, arithmetic: str) -> Tensor:
+    """∇_{x'} Σ d(x, x') at the start, as one attack step of `Step` takes it."""
+    net, x, y = bind(work.model).detach(), work.x, work.y
+    with second_order(work.model), precision(arithmetic, x.device.type), torch.no_grad():
+        return gradient(lambda v: change(net, x, v, y), work.start)
 
 
 def training_step(work: Workload, rho: Robust, mode: Mode) -> tuple[Callable[[], object], Step]:
@@ -85,13 +67,6 @@ def make_optimizer(work: Workload) -> torch.optim.Optimizer:
     if work.config.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=0.0)
     return torch.optim.SGD(parameters, lr=0.0, momentum=work.config.momentum)
-
-
-def work_of_gradient(work: Workload, change: Change, *, m: int, arithmetic: str) -> Work:
-    """One attack gradient with m nodes: inputs and parameters read, one gradient written."""
-    eager, _ = attack_gradient(work, change, EAGER)
-    parameters = size_of(*work.model.parameters())
-    return Work(operations(eager), parameters + 3 * size_of(work.x), kept_traffic(work, m, arithmetic))
 
 
 def work_of_step(work: Workload, rho: Robust, *, m: int, m_attack: int, arithmetic: str) -> Work:

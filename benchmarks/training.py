@@ -1,4 +1,4 @@
-"""The attack gradient and the whole training step: the eager port of the reference against the engine."""
+"""The training step: the eager port of the reference against the engine."""
 
 from __future__ import annotations
 
@@ -9,16 +9,7 @@ from torch import Tensor
 
 from benchmarks import port
 from benchmarks.bars import schedule
-from benchmarks.engine import (
-    EAGER,
-    Mode,
-    attack_gradient,
-    laid_out,
-    make_optimizer,
-    training_step,
-    work_of_gradient,
-    work_of_step,
-)
+from benchmarks.engine import Mode, attack_gradient, laid_out, make_optimizer, training_step, work_of_step
 from benchmarks.measure import ALLOWED, Rates, agree, distance, operations, profiled, timed
 from benchmarks.quadrature import Accuracy, Quadrature, fine_penalty
 from benchmarks.results import Case, Comparison, Side, Table
@@ -40,58 +31,23 @@ def measure(name: str, device: torch.device, arithmetic: str, *, rates: Rates, q
         modes.append(Mode(arithmetic, compiled=True))  # not always faster on a CPU
     quadrature = Quadrature(work)
     levels = [quadrature.equal("IG"), quadrature.equal("‖IG‖₁")]
-    gradients = [compare_gradients(work, mode, rates) for mode in modes]
-    steps = [
-        min((compare_steps(work, mode, level, rates) for mode in modes), key=lambda step: step[0].engine.times.ms)
-        for level in levels
-    ]
+    plan = [(level, modes, "") for level in levels]
     if device.type == "cuda" and not quick:  # rounding in bf16 costs less accuracy of ‖IG‖₁ than the reference's sums
-        steps.append(compare_steps(work, Mode("bf16", compiled=True), levels[1], rates, what=", bf16"))
+        plan = [plan[0], *((level, [Mode("bf16", compiled=True)], ", bf16") for level in levels)]
+    steps = [
+        min((compare_steps(work, mode, level, rates, what=what) for mode in ways), key=lambda s: s[0].engine.times.ms)
+        for level, ways, what in plan
+    ]
     tables = [
         quadrature.table(levels),
-        strength(work, [(level, rho) for level, (_, rho) in zip(levels, steps, strict=False)]),
+        strength(work, [(level, rho) for (level, *_), (_, rho) in zip(plan, steps, strict=True)]),
         precisions(work),
     ]
-    if len(modes) > 1:
-        rows = tuple(
-            (m.describe(device), c.engine.times.ms, c.compile_s) for m, c in zip(modes, gradients, strict=True)
-        )
-        tables.insert(0, Table("Ways the engine can run here, attack gradient", ("way", "ms", "compile s"), rows))
     if device.type == "cuda":
         tables.append(memory(work, quick=quick))
         best = min((step for step, _ in steps), key=lambda step: step.engine.times.ms)
         tables.append(schedule(RECIPES[name], best.engine.times.ms, best.engine.what))
-    fastest = min(gradients, key=lambda comparison: comparison.engine.times.ms)
-    return Case(name, work.setting, (fastest, *(comparison for comparison, _ in steps)), tuple(tables))
-
-
-def compare_gradients(work: Workload, mode: Mode, rates: Rates) -> Comparison:
-    """∇_{x'} ‖IG‖₁ with the reference's right ends on both sides."""
-    m = work.config.m_attack
-    points, change = port.right_ends(m), spread(m, rule=right)
-
-    def baseline() -> Tensor:
-        with precision("fp32", work.device.type):
-            return port.attack_gradient(work.model, work.x, work.start, work.y, points)
-
-    theirs = baseline()
-    eager, _ = attack_gradient(work, change, EAGER)
-    fast, seconds = attack_gradient(laid_out(work, mode), change, mode)
-    agreement = (
-        agree("attack gradient, eager fp32", eager(), theirs, allowed=ALLOWED["fp32"]),
-        agree(f"attack gradient, as timed ({mode.arithmetic})", fast(), theirs, allowed=ALLOWED[mode.arithmetic]),
-    )
-    slow, quick = timed(baseline, fast, device=work.device)
-    counted = work_of_gradient(work, change, m=m, arithmetic=mode.arithmetic)
-    return Comparison(
-        "attack gradient",
-        Side(f"eager port, right({m}), fp32", slow),
-        Side(f"{mode.describe(work.device)}, right({m})", quick),
-        agreement,
-        counted.roofline(rates, baseline=operations(baseline)),
-        seconds,
-        spent=profiled(fast, work.device),
-    )
+    return Case(name, work.setting, tuple(comparison for comparison, _ in steps), tuple(tables))
 
 
 def compare_steps(
@@ -118,9 +74,14 @@ def compare_steps(
         ("eager fp32", "fp32", Step(work.copied().model), unattacked, ends),
         (f"as timed ({mode.arithmetic})", mode.arithmetic, step, rho, list(midpoint(m).nodes)),
     )
-    agreement = tuple(
-        agree(f"parameter gradient, {what}", *same_update(work, each, of, points), allowed=ALLOWED[arithmetic])
-        for what, arithmetic, each, of, points in checks
+    few = port.attack_gradient(work.model, work.x, work.start, work.y, port.right_ends(config.m_attack))
+    direction = attack_gradient(work, spread(config.m_attack, rule=right), "fp32")
+    agreement = (
+        agree("attack gradient, eager fp32", direction, few, allowed=ALLOWED["fp32"]),
+        *(
+            agree(f"parameter gradient, {what}", *same_update(work, each, of, points), allowed=ALLOWED[arithmetic])
+            for what, arithmetic, each, of, points in checks
+        ),
     )
     counted = work_of_step(work, rho, m=m, m_attack=m_attack, arithmetic=mode.arithmetic)
     one = replace(attack, steps=1)
@@ -170,9 +131,9 @@ def precisions(work: Workload) -> Table:
     few, m = work.first(16), work.config.m_attack
 
     def values(arithmetic: str) -> tuple[Tensor, Tensor]:
-        gradient, _ = attack_gradient(few, spread(m, rule=midpoint), Mode(arithmetic, compiled=False))
         with precision(arithmetic, work.device.type), torch.no_grad():
-            return IG(rule=midpoint(m))(few.model, few.x, few.start, few.y), gradient()
+            ig = IG(rule=midpoint(m))(few.model, few.x, few.start, few.y)
+        return ig, attack_gradient(few, spread(m, rule=midpoint), arithmetic)
 
     ig, gradient = values("fp32")
     rows = []

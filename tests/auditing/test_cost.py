@@ -67,7 +67,7 @@ def test_memory_decides_the_chunk(monkeypatch) -> None:
 def test_the_time_of_an_audit_counts_its_passes() -> None:
     paper, both = cost.audit_seconds(4.0, examples=10, bounds=(0.0, 1.0))  # a second for each pass
     screen, score = 2 * 10 + 1, 2 * 100 + 1
-    first = 3 * (50 * 4 * 10 + 51 * screen + 10 * score)  # three restarts of 50 iterations, windows of 5
+    first = 3 * (50 * 4 * 10 + 51 * screen + 5 * score)  # three restarts of 50 iterations, windows of 10
     assert paper == 10 * first
     climb = 4 * 10 + 2  # with the term that keeps the prediction
     several, one = 4 * (25 * climb + 7 * score), 25 * climb + 7 * score  # twins; every fourth iterate is scored

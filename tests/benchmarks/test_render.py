@@ -18,7 +18,7 @@ from benchmarks.results import Agreement, Case, Comparison, Report, Roofline, Si
 def example(error: str = "") -> Report:
     """A report with one of everything."""
     comparison = Comparison(
-        "attack gradient",
+        "training step",
         Side("eager port", Times(30.0, 29.0, 31.0, 7)),
         Side("compiled", Times(2.0, 1.9, 2.5, 7)),
         (Agreement("map", 1e-6, 1e-3), Agreement("first step", 0.1, 0.2)),
@@ -43,8 +43,8 @@ def test_the_page_shows_every_number_and_every_failure(tmp_path: Path) -> None:
     example("RuntimeError: out of memory").write(tmp_path / "bench.json")
     page = render.markdown([read(tmp_path / "bench.json")])
     for words in (
-        "| mnist | a CPU | attack gradient | 30 | 2 | **15×** |",
-        "| mnist | attack gradient | compiled | 29–31 | 1.9–2.5 | first step: 1.0e-01 (0.2) | 12.5 | 4 |",
+        "| mnist | a CPU | training step | 30 | 2 | **15×** |",
+        "| mnist | training step | compiled | 29–31 | 1.9–2.5 | first step: 1.0e-01 (0.2) | 12.5 | 4 |",
         "2024-01-02, a CPU, fp32; torch 2.11. A matrix product runs at 1 Tflop/s, a copy at 100 GB/s.",
         "- mnist: batch 50",
         "## Failed, no numbers\n\n- flower, a CPU: RuntimeError: out of memory",

@@ -22,15 +22,15 @@ from robattr.engine.files import InUse, locked
 from robattr.errors import CheckpointError
 from robattr.evaluation import OutputDir, evaluate, run
 from robattr.evaluation.gallery import read_gallery
-from robattr.evaluation.run import BATCH, _Job
+from robattr.evaluation.run import _Job
 from robattr.models import resnet
 
 pytestmark = pytest.mark.usefixtures("quick_diagnostics")
 
 
 def test_one_pass_instead_of_many_makes_larger_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory for 300 rows: 100 examples of three repeats at one pass each, the least batch at a hundred."""
-    monkeypatch.setattr("robattr.evaluation.run.rows_that_fit", lambda model, x, passes: 300 // passes)
+    """Memory for 60 passes at once: of IG, ten nodes of 6 examples, so two parts make a batch of at least 8."""
+    monkeypatch.setattr("robattr.evaluation.run.rows_that_fit", lambda model, x, passes, least: 60 // passes)
     protocol = replace(TOY, eps=8.0, bounds=(0.0, 255.0), N=100, repeats=3)
     x = 255 * torch.rand(12, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     flat = torch.full_like(x, 100.0)
@@ -40,7 +40,7 @@ def test_one_pass_instead_of_many_makes_larger_batches(monkeypatch: pytest.Monke
         for images in (x, flat)
         for map in (integrated_gradients(100), simple_gradient())
     ]
-    assert sizes == [100, 100, BATCH[0], 100]
+    assert sizes == [60, 60, 12, 60]
 
 
 def test_inputs_that_are_no_images(tmp_path: Path) -> None:

@@ -37,5 +37,8 @@ def test_differences_are_paired() -> None:
     }
     d = agreement.difference(made, "topk")
     assert (d.value, d.low, d.high) == pytest.approx((0.01, 0.01, 0.01))
-    row = "| toy | 4 | 50.00 | +1.00 [+1.00, +1.00] | 0.5000 | +0.0000 [+0.0000, +0.0000] | 4.5× |"
+    row = "| toy | as the scores | 4 | 50.00 | +1.00 [+1.00, +1.00] | 0.5000 | +0.0000 [+0.0000, +0.0000] | 4.5× |"
     assert row in agreement.table([made])
+    lower = {**made, "bf16": {**made["paper"], "topk": [0.1, 0.3, 0.5, 0.7], "seconds": 1.0}}
+    row = "| toy | bf16 | 4 | 50.00 | -10.00 [-10.00, -10.00] | 0.5000 | +0.0000 [+0.0000, +0.0000] | 9.0× |"
+    assert row in agreement.table([lower])

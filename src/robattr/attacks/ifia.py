@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from robattr.attacks import passes, per_example_rng
 from robattr.attacks.losses import GRADIENT_FREE, check_kind, loss_reference
-from robattr.attacks.maps import SEGMENT, AttributionMap, constant_along_ray, integrated_gradients, orderable
+from robattr.attacks.maps import AttributionMap, constant_along_ray, integrated_gradients, orderable
 from robattr.attacks.pgd import check_attack
 from robattr.attacks.result import AttackResult, Iterate, Measure, joined, padded, where
 from robattr.engine import precision
@@ -31,7 +31,7 @@ from robattr.metrics import kendall
 from robattr.models.smooth import smooth
 
 T = TypeVar("T")
-LEAST = 3  # rows of compiled passes: where no more fit, attacks with the restarts of `paper` and without share them
+LEAST = 3  # rows of compiled passes, and their divisor: attacks with the restarts of `paper` and without share them
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,8 @@ class IFIA:
 
     def rows(self, x: Tensor) -> int:
         """How many restarts of examples run together: all restarts of at least one."""
-        one_map = len(SEGMENT) if self.batch and self.map.segments else self.map.nodes
         least = LEAST if self.batch else 1
-        fits = rows_that_fit(self.model, x, passes=max(one_map, self._guide.nodes), least=least)
+        fits = rows_that_fit(self.model, x, passes=max(self.map.together, self._guide.nodes), least=least)
         return self.restarts * max(1, min(fits // self.restarts, self.batch or fits))
 
     @property

@@ -22,7 +22,8 @@ from robattr.models.resnet import scale_invariant
 Attribution = Callable[[Model, Tensor, Tensor], Tensor]
 
 COARSE = 10  # midpoints, as accurate as some 100 right-hand points
-SEGMENT = right(10)
+TOGETHER = 10  # nodes of an IG map that pass through the net at once, where the map is not differentiated
+SEGMENT = right(TOGETHER)
 """The rule of one segment of the ray, see `AttributionMap.segments`."""
 
 
@@ -46,7 +47,7 @@ def orderable(map: Tensor) -> Tensor:
 class AttributionMap:
     """The normalised magnitude of an attribution, `S(model, x, y) -> map`; differentiable in x when `of` is.
 
-    nodes       points per example that pass through the net together
+    nodes       points per example
     complete    whether the attribution should sum to logit_y(x) − logit_y(0)
     along_ray   a cheaper map, equal to this one where the net is constant on the ray from black to x
     smallest    the net must be constant from this fraction of x on: the first node of the rule; 0 if there is none
@@ -66,10 +67,15 @@ class AttributionMap:
     coarse: AttributionMap | None = None
 
     @property
+    def together(self) -> int:
+        """How many nodes pass through the net at once, where the map is not differentiated."""
+        return min(self.nodes, TOGETHER) if isinstance(self.of, FromBlack) else self.nodes
+
+    @property
     def segments(self) -> tuple[tuple[float, float], ...]:
         """Pieces (a, b) of the ray with A(x) = Σ IG(ax, bx), each by the rule SEGMENT, where A is such an IG.
 
-        One compiled function serves all maps that have them, and memory does not grow with their nodes.
+        One compiled function serves all maps that have them.
         """
         return self.of.segments if isinstance(self.of, FromBlack) else ()
 
@@ -101,7 +107,8 @@ class FromBlack:
     rule: Rule
 
     def __call__(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
-        return IG(of=logit, rule=self.rule)(model, torch.zeros_like(x), x, y)
+        chunk = None if x.requires_grad else TOGETHER
+        return IG(of=logit, rule=self.rule, chunk=chunk)(model, torch.zeros_like(x), x, y)
 
     @property
     def segments(self) -> tuple[tuple[float, float], ...]:

@@ -42,7 +42,7 @@ class Agreement:
 def agreement(model: nn.Module, map: AttributionMap, x: Tensor, y: Tensor, name: str) -> Agreement:
     """The maps and predictions of `model` at x in the precision `name` beside those in fp32."""
     maps, labels = [], []
-    together = rows_that_fit(model, x, passes=map.nodes)
+    together = rows_that_fit(model, x, passes=map.together)
     for each in ("fp32", name):
         with precision(each, x.device.type), torch.no_grad():
             parts = zip(x.split(together), y.split(together), strict=True)

@@ -58,7 +58,7 @@ class Examples:
     @cached_property
     def batches(self) -> list[range]:
         """Positions of the examples of each batch: as many as fit with all their copies, at least one."""
-        fits = rows_that_fit(self.model, self.x[:1].to(self.device), passes=self.map.nodes)
+        fits = rows_that_fit(self.model, self.x[:1].to(self.device), passes=self.map.together)
         size = max(1, fits // self.smoothing.samples)
         return [range(at, min(at + size, len(self.x))) for at in range(0, len(self.x), size)]
 

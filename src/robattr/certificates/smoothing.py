@@ -104,7 +104,7 @@ def tally(
     """
     B, s = len(x), smoothing
     draw = per_example_rng.normal_stream(x, [(int(i),) for i in ids], s.seed, stream)
-    size = max(1, rows_that_fit(model, x, passes=map.nodes) // B)
+    size = max(1, rows_that_fit(model, x, passes=map.together) // B)
     clean = x.detach().cpu().double()[:, None]
 
     def copies(n: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

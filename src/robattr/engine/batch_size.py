@@ -42,12 +42,12 @@ def divided(by: int) -> Iterator[Division]:
 def rows_that_fit(model: nn.Module, x: Tensor, *, passes: int, least: int = 1) -> int:
     """How many examples, each seen at `passes` points at once, fit in memory: alike on equal machines.
 
-    At least `least`, as long as memory has not run out (`divided`); then at least 1.
+    A multiple of `least`, as long as memory has not run out (`divided`); then at least 1.
     """
     budget = CPU_BUDGET
     if x.is_cuda:
         budget = int(CUDA_SHARE * torch.cuda.get_device_properties(x.device).total_memory)
-    rows = max(least, budget // (passes * bytes_per_row(model, x)))
+    rows = max(least, budget // (passes * bytes_per_row(model, x)) // least * least)
     if division := _division.get():
         rows = max(1, rows // division.by)
         division.most = max(division.most, rows)

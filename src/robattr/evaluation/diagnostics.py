@@ -38,7 +38,7 @@ def completeness_gap(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor
     """
     with second_order(model), torch.no_grad():
         net = bind(model).detach()
-        size = rows_that_fit(model, x, passes=map.nodes)
+        size = rows_that_fit(model, x, passes=map.together)
         parts = zip(x.split(size), y.split(size), strict=True)
         summed = torch.cat([map.of(net, a, b).flatten(1).sum(dim=1) for a, b in parts])
         change = logit(net, x, y) - logit(net, torch.zeros_like(x), y)
@@ -133,6 +133,6 @@ def twin_cosine(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor, *, 
     """(B,) the cosine of the maps of the network and of its relative twin: an attack on a twin far away misses."""
     with second_order(model), torch.no_grad():
         nets = bind(model).detach(), bind(smooth(model, beta, relative=True)).detach()
-        size = rows_that_fit(model, x, passes=map.nodes)
+        size = rows_that_fit(model, x, passes=map.together)
         parts = [[map(net, a, b) for a, b in zip(x.split(size), y.split(size), strict=True)] for net in nets]
         return cosine(*(torch.cat(part) for part in parts))

@@ -82,7 +82,7 @@ def contributions(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor) -
         short = constant_along_ray(map, model, x)  # there, IG is gradient × input up to a factor
         parts, order = [], []
         for of, group in ((map.along_ray or map, short.nonzero()[:, 0]), (map, (~short).nonzero()[:, 0])):
-            for at in group.split(rows_that_fit(model, x, passes=of.nodes)) if len(group) else ():
+            for at in group.split(rows_that_fit(model, x, passes=of.together)) if len(group) else ():
                 parts.append(_effect(of.of(net, x[at], y[at]), x[at] if of.slope else None, images=x.dim() == 4))
                 order.append(at)
         return torch.cat(parts)[torch.cat(order).argsort()]
@@ -90,7 +90,7 @@ def contributions(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor) -
 
 def input_dependence(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """The same-class cosine of the maps of at most COMPARED examples: 1 where the map is constant."""
-    size = rows_that_fit(model, x, passes=map.nodes)
+    size = rows_that_fit(model, x, passes=map.together)
     parts = zip(x[:COMPARED].split(size), y[:COMPARED].split(size), strict=True)
     return class_cosine(torch.cat([saliency(map, model, a, b) for a, b in parts]), y[:COMPARED])
 

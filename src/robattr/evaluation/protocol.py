@@ -79,7 +79,7 @@ class Protocol:
     tolerance: float = 0.0
     version: int = 1
     seed: int = 0
-    window: int = 5
+    window: int = 10
 
     @property
     def strict(self) -> bool:

@@ -106,11 +106,14 @@ def attribution_attacks(
     return [base, *(_attack(harder, a, i) for i, a in enumerate(schedule(p, images=images), start=1))]
 
 
-def noise_control(protocol: Protocol, model: nn.Module, map: AttributionMap) -> IFIA:
+def noise_control(protocol: Protocol, model: nn.Module, map: AttributionMap, *, batch: int | None = None) -> IFIA:
     """Random sign noise of the same ε, the worst of ten draws: a baseline that every attack should beat."""
     p = protocol
     scores: dict[str, Measure] = {"kendall": kendall, "topk": partial(topk_intersection, k=p.eval_k)}
-    return IFIA(model, p.eps, p.eps, NOISE_TRIES, kind="random", map=map, bounds=p.bounds, measures=scores, seed=p.seed)
+    return IFIA(
+        model, p.eps, p.eps, NOISE_TRIES, kind="random", map=map, bounds=p.bounds, measures=scores, seed=p.seed,
+        batch=batch,
+    )  # fmt: skip
 
 
 def _attack(harder: IFIA, attack: Attack, number: int) -> IFIA:
@@ -177,7 +180,7 @@ def worst_case(
     paper, base = attacks[0], attacks[0](x, y, ids=ids, clean=clean)
     state = _State(base, clean, p, images=images)
     short = paper.can_shorten(x)
-    control = noise_control(p, paper.model, paper.map)
+    control = noise_control(p, paper.model, paper.map, batch=paper.batch)
     predictions = prediction_attacks(p, paper.source or paper.model)
     spent = _cost(paper, short) + sum(attack.cost for attack in predictions)
     limit = p.budget * (_cost(replace(paper, window=1), short) + predictions[0].cost + _cost(control, short))
