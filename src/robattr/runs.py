@@ -197,7 +197,7 @@ def measure_on_validation(
             progress.expect(seconds, f"{len(x):,} validation examples")
             for some, labels, numbers in zip(x.split(BLOCK), y.split(BLOCK), ids.split(BLOCK), strict=True):
                 inputs = some.to(world.device), labels.to(world.device)
-                records += evaluate_batch(model, *inputs, ids=numbers.tolist(), protocol=protocol, map=map)
+                records += evaluate_batch(model, *inputs, ids=numbers.tolist(), protocol=protocol, map=map).records
                 progress(len(records), len(x))
         scores["adv_acc"] = intervals.proportion(record["adv_correct"] for record in records)
         for column in ("topk", "kendall"):

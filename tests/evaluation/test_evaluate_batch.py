@@ -102,7 +102,7 @@ def test_strict_does_not_depend_on_the_scale_of_the_weights() -> None:
 
     def score(model: nn.Module, by: str) -> float:
         p = protocol if by == "paper" else strict(protocol)
-        records = evaluate_batch(model, x, y, ids=range(6), protocol=p, map=integrated_gradients(8))
+        records = evaluate_batch(model, x, y, ids=range(6), protocol=p, map=integrated_gradients(8)).records
         return sum(r["topk"] for r in records) / len(records)
 
     scores = {by: [score(model, by) for model in (net, hidden)] for by in ("paper", "strict")}

@@ -101,14 +101,14 @@ def test_the_exhaustive_protocol_runs_every_attack_on_every_example(case) -> Non
 def test_a_record_says_what_each_attack_found_and_cost(case) -> None:
     net, x, y = case
     p = strict(replace(TOY, repeats=1))
-    records = evaluate_batch(net, x[:3], y[:3], ids=range(3), protocol=p, map=IG)
+    records = evaluate_batch(net, x[:3], y[:3], ids=range(3), protocol=p, map=IG).records
     assert "attacks" not in records[2], "misclassified"
     for record in records[:2]:
         known = [value for value in record["attacks"].values() if value[0] is not None]
         assert min(topk for topk, _ in known) == pytest.approx(record["topk"], abs=1e-4)
         assert min(tau for _, tau in known) == pytest.approx(record["kendall"], abs=1e-4)
         assert record["passes"] > 0
-    plain = evaluate_batch(net, x[:1], y[:1], ids=[0], protocol=TOY, map=IG)[0]
+    plain = evaluate_batch(net, x[:1], y[:1], ids=[0], protocol=TOY, map=IG).records[0]
     assert "attacks" not in plain
 
 
@@ -117,5 +117,5 @@ def test_flat_inputs_have_no_attack_on_the_mass_centre() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(12, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
     x = torch.rand(2, 12)
     p = strict(replace(TOY, k=3, eval_k=3, repeats=1))
-    record = evaluate_batch(net, x, net(x).argmax(dim=1), ids=range(2), protocol=p, map=simple_gradient())[0]
+    record = evaluate_batch(net, x, net(x).argmax(dim=1), ids=range(2), protocol=p, map=simple_gradient()).records[0]
     assert not any(name.startswith("mass_center") for name in record["attacks"])

@@ -19,7 +19,7 @@ from robattr.attacks import passes, per_example_rng
 from robattr.attacks.losses import GRADIENT_FREE, check_kind, loss_reference
 from robattr.attacks.maps import AttributionMap, constant_along_ray, integrated_gradients, orderable
 from robattr.attacks.pgd import check_attack
-from robattr.attacks.result import AttackResult, Iterate, Measure, joined, padded, where
+from robattr.attacks.result import AttackResult, Iterate, Measure, joined, padded, walk, where
 from robattr.engine import precision
 from robattr.engine.batch_size import rows_that_fit
 from robattr.errors import InvalidInput
@@ -59,6 +59,7 @@ class IFIA:
                       precision in use, which scores always have
     source            the net that gives the gradients instead of `model` (a transfer attack)
     measures          scores of (clean, perturbed) maps, 1 = equal; the first one selects the iterate
+    frames            how many of the scored iterates, evenly spread, `AttackResult.walk` holds
     batch             compile the passes for batches of that many examples, and pad shorter ones; None runs eagerly
 
     `ids` name the examples: random starts depend on the id, the seed and the restart alone, so that results do not
@@ -86,6 +87,7 @@ class IFIA:
     source: nn.Module | None = None
     measures: dict[str, Measure] = field(default_factory=lambda: {"kendall": kendall})
     seed: int = 0
+    frames: int = 0
     batch: int | None = None
     directions: str | None = None
 
@@ -123,6 +125,11 @@ class IFIA:
     def scored(self) -> int:
         """How many iterates of a restart are scored."""
         return len(self.betas) * ceil(self.steps / (self.window if self._screen else self.every))
+
+    @property
+    def places(self) -> list[int]:
+        """The scored iterates of the frames, the last one included; some twice where fewer are scored."""
+        return [-(-(i + 1) * self.scored // self.frames) - 1 for i in range(self.frames)]
 
     @property
     def cost(self) -> int:
@@ -292,10 +299,12 @@ class IFIA:
         history: dict[str, list[Tensor]] = {name: [] for name in self.measures}
         point, map, iterate = xs, clean, torch.zeros_like(ys)
         kept = vanished = torch.zeros_like(ys).bool()
-        flips, scored = torch.zeros_like(ys).double(), 0
-        for step in self.iterates(xs, ys, clean, label, start=start, rows=rows):
-            kept, flips, scored = kept | step.kept, flips + step.flips, scored + 1
-            if scored == 1:
+        flips, places, frames = torch.zeros_like(ys).double(), self.places, dict[int, Iterate]()
+        for at, step in enumerate(self.iterates(xs, ys, clean, label, start=start, rows=rows)):
+            kept, flips = kept | step.kept, flips + step.flips
+            if at in places:
+                frames[at] = step
+            if at == 0:
                 vanished = (step.x == start).flatten(1).all(dim=1)
             for name, score in step.scores.items():
                 better = step.kept & (score < worst[name])  # a NaN score is never an improvement
@@ -316,8 +325,9 @@ class IFIA:
             score=score,
             iterate=iterate[chosen],
             restart=restart,
-            flips=flips.view(R, B).sum(dim=0) / (R * scored),
+            flips=flips.view(R, B).sum(dim=0) / (R * self.scored),
             vanished=vanished.view(R, B).double().mean(dim=0),
             worst={name: values.view(R, B).amin(dim=0) for name, values in worst.items()},
             history={name: torch.stack(values, dim=1) for name, values in history.items()},
+            walk=walk([frames[at] for at in places], chosen),
         )

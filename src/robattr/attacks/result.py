@@ -38,6 +38,8 @@ class AttackResult:
     history   (B, scored iterates) of every measure: its lowest value so far
     flips     share of the iterates that changed the prediction, of those whose prediction was looked at
     vanished  share of restarts whose first gradient was zero, so that the first step did not move
+    walk      the iterates of that restart at the places `IFIA.frames` asks for: x, map (B, T, ...), kept and every
+              measure (B, T); empty without frames
 
     Where no iterate lowered the score: `perturbed` is x, score 1, iterate 0. Where the clean map is constant or not
     finite, so that its pixels have no order: all scores are NaN and `kept` is False.
@@ -53,6 +55,13 @@ class AttackResult:
     vanished: Tensor
     worst: dict[str, Tensor]
     history: dict[str, Tensor]
+    walk: dict[str, Tensor]
+
+
+def walk(steps: Sequence[Iterate], rows: Tensor) -> dict[str, Tensor]:
+    """Some rows of successive iterates, as `AttackResult.walk` holds them."""
+    named = [{"x": step.x, "map": step.map, "kept": step.kept, **step.scores} for step in steps]
+    return {key: torch.stack([step[key][rows] for step in named], dim=1) for key in (named[0] if named else ())}
 
 
 def where(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:

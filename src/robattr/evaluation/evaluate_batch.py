@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isnan, nan
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from robattr.attacks.ifia import IFIA
 from robattr.attacks.maps import AttributionMap, orderable, saliency
 from robattr.evaluation.diagnostics import completeness_gap, vanishing
 from robattr.evaluation.faithfulness import faithfulness
+from robattr.evaluation.gallery import Gallery, choose
+from robattr.evaluation.gallery_frames import frames
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.resume_checks import label_probability, mass_centres
-from robattr.evaluation.scores import AGREEMENT
-from robattr.evaluation.suite import attribution_attacks, measures, prediction_attacks, worst_case
+from robattr.evaluation.scores import AGREEMENT, curve_points
+from robattr.evaluation.suite import WorstCase, attribution_attacks, measures, prediction_attacks, worst_case
 from robattr.formula.network import second_order
 from robattr.metrics import kendall, tie_ceiling, topk_intersection
 
 Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One record per example, and the walks of the attack on some of them, where they were asked for."""
+
+    records: list[Record]
+    gallery: Gallery | None = None
 
 
 def evaluate_batch(
@@ -34,11 +44,13 @@ def evaluate_batch(
     source: nn.Module | None = None,
     batch: int | None = None,
     directions: str | None = None,
-) -> list[Record]:
+    first: int | None = None,
+) -> Batch:
     """One record per example; they depend on the examples of the batch and the protocol alone.
 
     With a `source` the attacks use that net's gradients (a transfer attack). With `batch`, at least the number of
-    examples, the attribution attack is compiled for that size. `directions`: the precision of its directions.
+    examples, the attribution attack is compiled for that size. `directions`: the precision of its directions. `first`:
+    how many of the images a gallery shows as the first of the evaluation.
     """
     with second_order(model), torch.no_grad():
         probability, predicted = label_probability(model, x, y)
@@ -64,7 +76,7 @@ def evaluate_batch(
         }
         for b in range(len(x))
     ]
-    right = (predicted == y).nonzero()[:, 0]
+    right, shown = (predicted == y).nonzero()[:, 0], None
     if len(right):
         for b, zero in zip(right.tolist(), vanishing(model, x[right], y[right]).tolist(), strict=True):
             records[b]["diagnostics"]["vanishing_loss"] = zero
@@ -78,21 +90,35 @@ def evaluate_batch(
         for b, at in zip(right.tolist(), mass_centres(map, model, x[right], y[right], clean=clean), strict=True):
             records[b]["centre"] = at
         names = [int(ids[b]) for b in right.tolist()]
+        images, asked = x.dim() == 4, first is not None
         attacks = attribution_attacks(
-            protocol, model, map, images=x.dim() == 4, source=source, batch=batch, directions=directions
-        )
-        rows = attribution_scores(attacks, x[right], y[right], clean, ids=names, protocol=protocol)
+            protocol, model, map, images=images, source=source, batch=batch, directions=directions,
+            frames=len(curve_points(protocol.steps)) if images and asked else 0,
+        )  # fmt: skip
+        found = worst_case(attacks, x[right], y[right], clean, ids=names, protocol=protocol)
+        rows = attribution_scores(found, map, model, x[right], y[right], clean, ids=names, protocol=protocol)
         for b, row in zip(right.tolist(), rows, strict=True):
             records[b].update({**row, "diagnostics": {**records[b]["diagnostics"], **row["diagnostics"]}})
-    return records
+        if found.walk:
+            chosen = choose(sorted(records, key=lambda r: int(r["id"])), first or 0)
+            places = [names.index(record["id"]) for record in chosen]
+            shown = frames(x[right], clean, found.walk, places, chosen, protocol=protocol) if chosen else None
+    return Batch(records, shown)
 
 
 def attribution_scores(
-    attacks: Sequence[IFIA], x: Tensor, y: Tensor, clean: Tensor, *, ids: Sequence[int], protocol: Protocol
+    found: WorstCase,
+    map: AttributionMap,
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    clean: Tensor,
+    *,
+    ids: Sequence[int],
+    protocol: Protocol,
 ) -> list[Record]:
     """The attribution scores of correctly classified examples whose clean maps are `clean`."""
-    images, model, map = x.dim() == 4, attacks[0].model, attacks[0].map
-    found = worst_case(attacks, x, y, clean, ids=ids, protocol=protocol)
+    images = x.dim() == 4
     scores = {name: m(clean, found.map) for name, m in measures(protocol, images=images).items()}
     if protocol.strict:
         scores = dict(found.worst)

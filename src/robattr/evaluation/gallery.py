@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from glob import escape
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -85,11 +86,33 @@ def path_for(path: Path) -> Path:
 def choose(records: Sequence[Record], first: int = FIRST, worst: int = WORST) -> list[Record]:
     """The records to show: all attacked examples among the first, the most disturbed ones of the others.
 
-    The first are the same examples for every model, so that models can be compared.
+    The first are the same examples for every model, so that models can be compared. What is chosen from some records
+    of an evaluation contains what is chosen of them from all, if `first` says how many of them are among the first.
     """
     early = [r for r in records[:first] if r["kept"]]
     late = sorted((r for r in records[first:] if r["kept"]), key=lambda r: (r["kendall"], r["id"]))
     return early + late[:worst]
+
+
+def joined(galleries: Sequence[Gallery], ids: Sequence[int]) -> Gallery | None:
+    """The examples `ids`, as far as one of the galleries of an evaluation has them; None if none has."""
+    place = {int(i): (g, at) for g in galleries for at, i in enumerate(g.id.tolist())}
+    found = [place[i] for i in ids if i in place]
+    if not found:
+        return None
+    names = [name for name in Gallery.__dataclass_fields__ if name != "iterations"]
+    arrays = {name: np.stack([getattr(g, name)[at] for g, at in found]) for name in names}
+    return Gallery(**arrays, iterations=found[0][0].iterations)
+
+
+def part_for(path: Path, first: int) -> Path:
+    """The gallery file of the batch whose first example is `first`, beside the records `path`."""
+    return path.with_name(f"{path.stem}.from{first}{ENDING}")
+
+
+def parts_of(path: Path) -> list[Path]:
+    """The gallery files of batches."""
+    return sorted(path.parent.glob(f"{escape(path.stem)}.from*{ENDING}"))
 
 
 def read_gallery(path: Path) -> Gallery:

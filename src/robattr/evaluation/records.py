@@ -145,8 +145,9 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 def discard(path: Path) -> None:
     """Delete the files of the evaluation with records at `path`, with its lock held."""
+    ours = re.compile(rf"\.json|\.settings|(\.from\d+)?{re.escape(ENDING)}|(\.[\w-]+)?\.jsonl")
     for file in path.parent.glob(f"{escape(path.stem)}*"):
-        if re.fullmatch(rf"\.json|\.settings|{re.escape(ENDING)}|(\.[\w-]+)?\.jsonl", file.name[len(path.stem) :]):
+        if ours.fullmatch(file.name[len(path.stem) :]):
             file.unlink()
 
 

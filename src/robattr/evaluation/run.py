@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -31,10 +32,9 @@ from robattr.evaluation import gallery
 from robattr.evaluation.checks import check, check_kinds, check_source
 from robattr.evaluation.cost import SECOND_ORDER, evaluation_seconds, seconds_per_pass
 from robattr.evaluation.diagnostics import RADII, accuracies, score_against_eps, twin_cosine
-from robattr.evaluation.evaluate_batch import Record, evaluate_batch
+from robattr.evaluation.evaluate_batch import Batch, Record, evaluate_batch
 from robattr.evaluation.faithfulness import COMPARED, input_dependence
 from robattr.evaluation.flags import alarms, flags
-from robattr.evaluation.gallery_frames import frames
 from robattr.evaluation.output_dir import OutputDir, provenance
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import append, begin, merge, read
@@ -162,16 +162,22 @@ class _Job:
         position = {i: at for at, i in enumerate(self.ids)}
         return self.examples([position[r["id"]] for r in records])
 
-    def batch(self, at: Sequence[int]) -> list[Record]:
-        """The records of some examples; in parts where the memory of the device is too small."""
-        found = self.parts(lambda part: self._batch(at[part]), len(at))
-        return [record for part in found for record in part]
+    def batch(self, at: Sequence[int], *, walks: bool = False) -> Batch:
+        """The records of some examples, with the walks of those that a gallery of all may show.
 
-    def _batch(self, at: Sequence[int]) -> list[Record]:
+        In parts where the memory of the device is too small.
+        """
+        found = self.parts(lambda part: self._batch(at[part], walks=walks), len(at))
+        galleries = [part.gallery for part in found if part.gallery is not None]
+        shown = gallery.joined(galleries, [i for each in galleries for i in each.id.tolist()])
+        return Batch([record for part in found for record in part.records], shown)
+
+    def _batch(self, at: Sequence[int], *, walks: bool) -> Batch:
         x, y, ids = self.examples(at)
+        early = len(set(ids) & set(sorted(self.ids)[: gallery.FIRST]))
         return evaluate_batch(
             self.model, x, y, ids=ids, protocol=self.protocol, map=self.map, source=self.source,
-            batch=self.compiled_for, directions=self.directions,
+            batch=self.compiled_for, directions=self.directions, first=early if walks else None,
         )  # fmt: skip
 
     @property
@@ -207,7 +213,7 @@ class _Job:
         progress(0, len(self.x))
         self._announce(len(self.x))
         for positions in self.batches():
-            records += self.batch(positions)
+            records += self.batch(positions).records
             progress(len(records), len(self.x))
         return sorted(records, key=lambda r: int(r["id"]))
 
@@ -226,7 +232,10 @@ class _Job:
         self._announce(total - finished)
         for positions in mine:
             if missing := {self.ids[at] for at in positions} - done:  # batches of another size may cover a part
-                append(path, [r for r in self.batch(positions) if r["id"] in missing])
+                batch = self.batch(positions, walks=True)
+                if batch.gallery is not None:  # before the records, which say that the batch is done
+                    write_atomically(gallery.part_for(path, self.ids[positions[0]]), batch.gallery.file)
+                append(path, [r for r in batch.records if r["id"] in missing])
                 finished += len(missing)
                 progress(finished, total)
         out.wait()
@@ -312,10 +321,12 @@ class _Job:
         )  # fmt: skip
 
     def write_gallery(self, path: Path, records: list[Record]) -> None:
-        shown = gallery.choose(records)
-        if shown and self.x.dim() == 4:
-            x, y, _ = self.examples_of(shown)
-            found = self.parts.whole(
-                lambda: frames(self.attacks(batch=self.compiled_for), x, y, shown, protocol=self.protocol)
-            )
-            write_atomically(gallery.path_for(path), found.file)
+        """The gallery of all records, from those of the batches and of an earlier command."""
+        file, parts, made = gallery.path_for(path), gallery.parts_of(path), []
+        for each in (file, *parts):
+            with suppress(CheckpointError):  # missing, or damaged: not shown
+                made.append(gallery.read_gallery(each))
+        if (shown := gallery.joined(made, [r["id"] for r in gallery.choose(records)])) is not None:
+            write_atomically(file, shown.file)
+        for part in parts:
+            part.unlink()

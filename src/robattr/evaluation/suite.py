@@ -68,6 +68,7 @@ def attribution_attacks(
     source: nn.Module | None = None,
     batch: int | None = None,
     directions: str | None = None,
+    frames: int = 0,
 ) -> list[IFIA]:
     """The attacks behind the attribution columns; with `batch`, compiled for that many examples.
 
@@ -89,6 +90,7 @@ def attribution_attacks(
         source=source,
         measures=scores if p.strict else {name: scores[name] for name in ("kendall", "topk")},
         seed=p.seed,
+        frames=frames,
         batch=batch,
         directions=directions,
     )
@@ -136,6 +138,7 @@ class WorstCase:
     passes    of the network, for the attacks on attributions and on predictions
     converged whether the last attacks on the example gained nothing more; None under `paper`
     falling   what they gained: the fall of the scores on the last twins, or in the last round
+    walk      the iterates of the attack with the lowest Kendall (`AttackResult.walk`)
     """
 
     worst: dict[str, Tensor]
@@ -152,6 +155,7 @@ class WorstCase:
     vanished: Tensor
     flips: Tensor
     curves: dict[str, Tensor]
+    walk: dict[str, Tensor]
 
     def about(self, b: int) -> dict[str, Any]:
         """The part of a record that only `strict` has."""
@@ -229,6 +233,7 @@ class _State:
         self.worst = {name: values.clone() for name, values in base.worst.items()}
         self.map, self.kept, self.iterate = base.map.clone(), base.kept.clone(), base.iterate.clone()
         self.restart, self.attack = base.restart.clone(), torch.zeros_like(base.restart)
+        self.walk = {key: values.clone() for key, values in base.walk.items()}
         self.points = curve_points(protocol.steps)
         self.curves = {key: self._curve(base, key) for key in COMPARED}
         self.each = {"paper": self._compared_of(base)}
@@ -244,6 +249,8 @@ class _State:
         chosen = at[lower]
         self.map[chosen], self.iterate[chosen] = found.map[lower], found.iterate[lower]
         self.restart[chosen], self.attack[chosen] = found.restart[lower], number
+        for key, values in self.walk.items():
+            values[chosen] = found.walk[key][lower]
         empty = {key: torch.full_like(self.worst[key], nan) for key in COMPARED}
         for key, values in self._compared_of(found).items():
             empty[key][at] = values
@@ -265,7 +272,7 @@ class _State:
         return torch.stack([before[key] - self.worst[key] for key in COMPARED]).amax(dim=0)
 
     def result(self) -> dict[str, Any]:
-        names = ("worst", "map", "kept", "attack", "restart", "iterate", "each", "curves")
+        names = ("worst", "map", "kept", "attack", "restart", "iterate", "each", "curves", "walk")
         return {name: getattr(self, name) for name in names}
 
 
