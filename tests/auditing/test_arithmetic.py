@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from robattr import audit
-from robattr.attacks import from_callable, integrated_gradients, simple_gradient
+from robattr.attacks import IFIA, from_callable, integrated_gradients, simple_gradient
 from robattr.auditing import arithmetic
-from robattr.auditing.arithmetic import agreement, choose
+from robattr.auditing.arithmetic import agreement, choose, gained
 from robattr.errors import InvalidInput
 
 MAPS = [integrated_gradients(4), simple_gradient()]
@@ -60,30 +62,49 @@ def test_maps_that_change_keep_fp32(images: tuple[Tensor, Tensor], monkeypatch: 
     monkeypatch.setattr(arithmetic, "REDUCED", {"cpu": "bf16"})
     name, told = choose(cancelling(), MAPS, *images, "auto")
     assert name == "fp32"
-    assert told.startswith(
-        "maps are scored in fp32, the attack takes its directions in bf16: in bf16 instead of fp32, on the first 6 "
-        "examples, maps keep "
-    )
+    assert told.startswith("products run in fp32: in bf16 instead of fp32, on the first 6 examples, maps keep ")
     monkeypatch.setattr(arithmetic, "ENOUGH", 0.0)
     assert choose(wide(), MAPS[:1], *images, "auto")[0] == "bf16"
 
 
-def test_an_audit_takes_its_directions_in_reduced_precision_where_its_scores_are_not(
+def test_the_gain_of_a_direction(images: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Σ g·sign(d) / Σ|g|: 1 for the same signs; with the largest of 64 turned round, 1 − 2·max|g| / Σ|g|."""
+    x, y = images
+    attack = IFIA(wide(), 0.1, 0.02, 4, map=MAPS[0], k=6)
+    assert gained(attack, x, y, "fp32") == pytest.approx(1)
+    exact = attack.direction(x, y)
+    largest = exact.abs() == exact.abs().amax(dim=(1, 2, 3), keepdim=True)
+    monkeypatch.setattr(
+        IFIA, "direction", lambda self, x, y: torch.where(largest, -exact, exact) if self.directions else exact
+    )
+    share = exact.abs().amax(dim=(1, 2, 3)) / exact.abs().sum(dim=(1, 2, 3))
+    assert gained(attack, x, y, "bf16") == pytest.approx(float((1 - 2 * share).mean()))
+
+
+def test_an_audit_follows_directions_in_reduced_precision_where_they_lead_as_far(
     images: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arithmetic, "REDUCED", {"cpu": "bf16"})
+    """Of the first network bf16 keeps the directions, of the second, and of its attack, rounding alone."""
+    monkeypatch.setattr(arithmetic, "DIRECTIONS", {"cpu": ("bf16",)})
     x, _ = images
-    net = cancelling()
-    y = net(x).argmax(1)
 
-    def precisions(asked: str) -> list[str | None]:
+    def precisions(net: nn.Module, asked: str) -> list[str | None]:
         made = audit(
-            net, (x, y), protocol="paper", examples=6, steps=2, points=2, device="cpu", precision=asked
-        ).run.evaluations[0]
-        return [made.summary["precision"], made.summary.get("direction_precision")]
+            net, (x, net(x).argmax(1)), protocol="paper", examples=6, steps=2, points=2, device="cpu", precision=asked
+        )
+        notes = [note for note in made.notes if "directions" in note]
+        summary = made.run.evaluations[0].summary
+        return [summary["precision"], summary.get("direction_precision"), *notes]
 
-    assert precisions("auto") == ["fp32", "bf16"]
-    assert precisions("fp32") == ["fp32", None]
+    precision, directions, told = precisions(wide(), "auto")
+    assert (precision, directions) == ("fp32", "bf16")
+    found = re.fullmatch(
+        r"the attack follows directions in bf16: a step gains ([\d.]+)% of what one in fp32 does", str(told)
+    )
+    assert found is not None
+    assert 90 <= float(found[1]) <= 100
+    assert precisions(wide(), "fp32") == ["fp32", None]
+    assert precisions(cancelling(), "auto") == ["fp32", None]
 
 
 def test_an_audit_says_its_precision(images: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:

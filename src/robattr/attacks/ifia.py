@@ -5,12 +5,12 @@ Rows: all R restarts of B examples run in one batch; restart r of example b is r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from math import ceil, inf, nan
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,6 @@ from robattr.formula.network import bind, second_order
 from robattr.metrics import kendall
 from robattr.models.smooth import smooth
 
-T = TypeVar("T")
 LEAST = 3  # rows of compiled passes, and their divisor: attacks with the restarts of `paper` and without share them
 
 
@@ -55,8 +54,8 @@ class IFIA:
     every             score every so many iterates, and the last one of each ascent
     window            above 1, if the map has a coarse version: that one gives the direction, and of so many successive
                       iterates only the one with its lowest first measure is scored; `every` does not count then
-    directions        precision of the products that give the direction and choose from a window (tf32, bf16); None: the
-                      precision in use, which scores always have
+    directions        precision of the products that give the direction (tf32, bf16); None: the precision in use,
+                      which scores always have
     source            the net that gives the gradients instead of `model` (a transfer attack)
     measures          scores of (clean, perturbed) maps, 1 = equal; the first one selects the iterate
     frames            how many of the scored iterates, evenly spread, `AttackResult.walk` holds
@@ -181,7 +180,7 @@ class IFIA:
                 if t % self.every == 0 or t == self.steps:
                     yield torch.full_like(y, t), z, None
             return
-        quick, measure = self._directed(self._map_pass, self._screen), next(iter(self.measures.values()))
+        quick, measure = self._map_pass(self._screen), next(iter(self.measures.values()))
         clean, done, each = quick(x, y)[0], 0, torch.arange(len(y), device=y.device)
         while window := list(islice(walk, self.window)):
             maps, logits = zip(*(quick(z, y) for z in window), strict=True)
@@ -208,8 +207,22 @@ class IFIA:
         r = x
         if isinstance(self.kind, str):
             r = loss_reference(self.kind, clean, partial(self._twin_map, x, y, beta), k=self.k, target=self.target)
-        gradient = self._directed(self._gradient_pass, beta)
-        return lambda z: gradient(z, y, r, label)
+        inside = nullcontext if self.directions is None else partial(precision, self.directions, x.device.type)
+        with inside():
+            gradient = self._gradient_pass(beta)
+
+        def directed(z: Tensor) -> tuple[Tensor, Tensor]:
+            with inside():
+                return gradient(z, y, r, label)
+
+        return directed
+
+    @torch.no_grad()
+    def direction(self, x: Tensor, y: Tensor) -> Tensor:
+        """∇J one random step away from x: what the ascent follows there."""
+        clean, label = self.map_and_label(x, y)
+        start = self.starts(x, [(i, 1) for i in range(len(x))])
+        return self._grad(x, y, clean, label, self.betas[0], [])(start)[0]
 
     def _scored(self, z: Tensor, *, y: Tensor, clean: Tensor, label: Tensor) -> Iterate:
         map, logits = self._map_pass(self.map)(z, y)
@@ -254,21 +267,6 @@ class IFIA:
     @property
     def _screen(self) -> AttributionMap | None:
         return self.map.coarse if self.window > 1 else None
-
-    def _directed(self, build: Callable[[T], Callable[..., Any]], of: T) -> Callable[..., Any]:
-        """build(of), made and called in the precision of the directions."""
-        if self.directions is None:
-            return build(of)
-        place = next((p.device for p in self.model.parameters()), torch.device("cpu"))
-        inside = partial(precision, self.directions, place.type)
-        with inside():
-            made = build(of)
-
-        def run(*args: Tensor) -> Any:
-            with inside():
-                return made(*args)
-
-        return run
 
     def _gradient_pass(self, beta: float) -> passes.AttackGradient:
         """∇J on the twin of sharpness β."""

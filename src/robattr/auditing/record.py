@@ -15,7 +15,7 @@ from torch import Tensor
 
 from robattr._progress import Watch, expecting
 from robattr.attacks.maps import AttributionMap, by_name, integrated_gradients, saliency
-from robattr.auditing.arithmetic import choose, reduced
+from robattr.auditing.arithmetic import choose, choose_directions
 from robattr.auditing.as_dataset import digest, draw
 from robattr.auditing.interop import captum_map
 from robattr.auditing.wrapped_model import WrappedModel
@@ -32,6 +32,7 @@ from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import discard_all
 from robattr.evaluation.resume_checks import digest_of_weights
 from robattr.evaluation.run import evaluate
+from robattr.evaluation.suite import attribution_attacks
 from robattr.formula.quadrature import MOST_NODES
 from robattr.reporting.run_results import RunResults, read_run
 from robattr.training.run_directory import RunDirectory, environment, read_config
@@ -187,7 +188,7 @@ def measure(
     """Evaluate every protocol and map of `settings` into the run directory `folder`."""
     x, y, ids = examples
     for map in settings.chosen_maps(data):
-        values = int(saliency(map, model, x[:1].to(world.device), y[:1].to(world.device)).numel())
+        values = _values(map, model, x[:1].to(world.device), y[:1].to(world.device))
         for protocol in settings.protocols(data, values=values):
             evaluate(
                 model, x, y,
@@ -222,9 +223,21 @@ def with_precision(
     settings: Settings, model: WrappedModel, data: Dataset, x: Tensor, y: Tensor
 ) -> tuple[Settings, list[str]]:
     """The settings with the precision that fits the model, and what is to be said about it."""
-    name, told = choose(model, settings.chosen_maps(data), x, y, settings.precision)
-    directions = reduced(x.device) if settings.precision == "auto" else settings.directions
-    return replace(settings, precision=name, directions=directions), [told] if told else []
+    maps = settings.chosen_maps(data)
+    name, told = choose(model, maps, x, y, settings.precision)
+    directions, also = settings.directions, ""
+    if settings.precision == "auto":
+        protocols = [settings.base(data, values=_values(map, model, x, y)) for map in maps]
+        attacks = [
+            attribution_attacks(p, model, map, images=x.dim() == 4)[0] for p, map in zip(protocols, maps, strict=True)
+        ]
+        directions, also = choose_directions(attacks, x, y)
+    return replace(settings, precision=name, directions=directions), [each for each in (told, also) if each]
+
+
+def _values(map: AttributionMap, model: WrappedModel, x: Tensor, y: Tensor) -> int:
+    """How many values a map has."""
+    return int(saliency(map, model, x[:1], y[:1]).numel())
 
 
 @contextmanager

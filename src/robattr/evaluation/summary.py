@@ -97,7 +97,7 @@ def summarise(records: Rows, protocol: Protocol) -> dict[str, Any]:
         "diagnostics": {
             "completeness_gap": _median(d["completeness_gap"] for d in about),
             "vanishing_loss": _share(r["diagnostics"]["vanishing_loss"] for r in records if r["correct"]),
-            "vanishing_map": _share(d["vanishing_map"] for d in about),
+            "vanishing_map": _share(d["vanishing_map"] == 1 for d in about),  # in every restart
             "label_flips": _share(d["flips"] for d in about),
             "still_falling": _still_falling(points, curves["kendall"]),
             **(_of_strict(scored) if protocol.strict else {}),

@@ -1,8 +1,8 @@
-"""`paper` against the attack of the reference: `python -m results.agreement RUN…` writes results/agreement.json.
+"""`paper` against the reference's attack: `python -m benchmarks.agreement RUN…` writes results/bench/agreement.json.
 
 The reference differentiates all N nodes of the map and scores every iterate by it. `paper` differentiates the map's
 coarse version and scores one iterate of each window (`Protocol.window`). Both attack the same validation images from
-the same starts; on a GPU, `paper` also with directions in bf16. docs/evaluation.md shows the paired differences.
+the same starts; on a GPU, `paper` also with directions in bf16. docs/benchmarks.md shows the paired differences.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.results import SCHEMA
 from robattr._version import __version__
 from robattr.attacks.maps import integrated_gradients, saliency
 from robattr.engine.files import write_atomically
@@ -31,19 +33,10 @@ from robattr.metrics import intervals, topk_intersection
 from robattr.reporting.tables import grid
 from robattr.runs import open_run
 
-FILE = Path(__file__).parent / "agreement.json"
+FILE = Path(__file__).parents[1] / "results" / "bench" / "agreement.json"
 EXAMPLES = 200
 ATTACKS = {"paper": "as the scores", "bf16": "bf16"}  # and the precision of their directions
-HEADINGS = (
-    "Run",
-    "Directions",
-    "Images",
-    "TopK, reference",
-    "paper − reference",
-    "Rank, reference",
-    "paper − reference",
-    "Faster",
-)
+COLUMNS = ("model", "directions", "images", "TopK, reference", "difference", "Rank, reference", "difference", "faster")
 
 
 def measure(run: str, device: torch.device, *, examples: int = EXAMPLES) -> dict[str, Any]:
@@ -80,36 +73,42 @@ def difference(made: Mapping[str, Any], key: str, *, of: str = "paper") -> inter
     return intervals.mean(a - b for a, b in pairs)
 
 
-def table(records: Sequence[Mapping[str, Any]]) -> str:
-    """One row per run and attack."""
-    rows = []
-    for made, (name, directions) in product(records, ATTACKS.items()):
-        if name not in made:
+def rows(records: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """One row per run and attack, in the order of COLUMNS."""
+    made = []
+    for record, (name, directions) in product(records, ATTACKS.items()):
+        if name not in record:
             continue
         cells = []
         for key, scale, digits in (("topk", 100, 2), ("kendall", 1, 4)):
-            d = difference(made, key, of=name)
-            reference = intervals.mean(made["reference"][key]).value
+            d = difference(record, key, of=name)
+            reference = intervals.mean(record["reference"][key]).value
             cells += [
                 f"{scale * reference:.{digits}f}",
                 f"{scale * d.value:+.{digits}f} [{scale * d.low:+.{digits}f}, {scale * d.high:+.{digits}f}]",
             ]
-        speed = made["reference"]["seconds"] / made[name]["seconds"]
-        rows.append([made["run"], directions, str(made["examples"]), *cells, f"{speed:.1f}×"])
-    return grid(HEADINGS, rows)
+        speed = record["reference"]["seconds"] / record[name]["seconds"]
+        made.append([record["run"], directions, str(record["examples"]), *cells, f"{speed:.1f}×"])
+    return made
 
 
 def main(words: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser("python -m results.agreement", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser("python -m benchmarks.agreement", description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", metavar="RUN")
     options = parser.parse_args(words)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     records = []
     for run in options.runs:
         records.append(measure(run, device))
-        print(table(records[-1:]), flush=True)
-    about = {"robattr": __version__, "torch": torch.__version__, "device": str(device)}
-    write_atomically(FILE, json.dumps({**about, "runs": records}, indent=1).encode())
+        print(grid(COLUMNS, rows(records[-1:])), flush=True)
+    about = {
+        "schema": SCHEMA,
+        "date": datetime.now(UTC).date().isoformat(),
+        "robattr": __version__,
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+    }
+    write_atomically(FILE, json.dumps({**about, "runs": records}).encode() + b"\n")
     return 0
 
 
