@@ -187,6 +187,21 @@ def test_a_linear_model_is_exactly_robust() -> None:
     assert found.vanished.eq(1).all(), "a constant map gives no direction, and that is reported"
 
 
+def test_an_attack_leaves_an_image_whose_top_pixels_carry_all() -> None:
+    """J is at its maximum, and its gradient exactly 0: the first step of the restart from x has signs of its own."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 2, bias=False))
+    nn.init.zeros_(net[1].weight)
+    net[1].weight.data[0] = 0.5
+    x = torch.zeros(3, 1, 6, 6)
+    x[:, :, 2, 1:3] = 1.0
+    attack = IFIA(net, 0.3, 0.05, 6, k=4, map=integrated_gradients(4), restarts=1)
+    found = attack(x, torch.zeros(3).long(), ids=[5, 9, 5])
+    assert found.vanished.eq(1).all()
+    assert (found.score < 1).all()
+    assert torch.equal(found.perturbed[0], found.perturbed[2]), "signs depend on the id alone"
+    assert not torch.equal(found.perturbed[0], found.perturbed[1])
+
+
 class Fragile(nn.Module):
     """logit_0 = Σ relu(40 (x − ½)): a pixel is attributed only above ½, which the images below straddle by 0.01."""
 

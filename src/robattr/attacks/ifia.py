@@ -41,8 +41,10 @@ class IFIA:
 
     S̃ is the map of the softplus twin (`beta`; with `relative`, of the relative twin; inf is the true net, whose maps
     are constant almost everywhere) and J the loss of `kind`: a name of `losses`, or a change d(x, z) of the formula,
-    such as a defence's own regulariser. Iterates are scored on the true net. Those that change the prediction are not
-    eligible, but the ascent continues from them; among the others the strictly lowest first measure wins.
+    such as a defence's own regulariser. Where the first gradient is exactly 0, the first step has random signs: at x,
+    where the top k pixels carry the whole attribution, J is at its maximum, and rounding would choose the signs.
+    Iterates are scored on the true net. Those that change the prediction are not eligible, but the ascent continues
+    from them; among the others the strictly lowest first measure wins.
 
     beta              several: an ascent of `steps` iterations on each twin in turn, the second and later ones from the
                       best point so far by the measure `aim` (default: the first one)
@@ -161,7 +163,8 @@ class IFIA:
         best, lowest = start, torch.full_like(y, inf, dtype=torch.float64)
         for stage, beta in enumerate(self.betas):
             last: list[Iterate] = []  # a search scores its trial itself
-            grad = self._grad(x, y, clean, label, beta, last)
+            still: list[Tensor] = []
+            grad = self._moving(self._grad(x, y, clean, label, beta, last), rows, still)
             ascent = self._ascent(warm=stage > 0)
             walk = ascent.iterates(grad, x, within, start=best, rand=rand)
             for t, z, flips in self._shortlist(walk, x, y, label):
@@ -169,7 +172,22 @@ class IFIA:
                 value = found.scores[self.aim or next(iter(found.scores))]
                 better = found.kept & (value < lowest)
                 best, lowest = where(better, z, best), torch.where(better, value.double(), lowest)
-                yield replace(found, t=stage * self.steps + t, flips=found.flips if flips is None else flips)
+                shared, unmoved = found.flips if flips is None else flips, still[0] if still else found.still
+                yield replace(found, t=stage * self.steps + t, flips=shared, still=unmoved)
+
+    def _moving(self, grad: GradAndValue, rows: Sequence[per_example_rng.Row], still: list[Tensor]) -> GradAndValue:
+        """`grad`, of which the first call has random signs where it is exactly 0; `still` then holds these rows."""
+
+        def moving(z: Tensor) -> tuple[Tensor, Tensor]:
+            found, value = grad(z)
+            if not still:
+                still.append((found == 0).flatten(1).all(dim=1))
+                if still[0].any() and self.kind not in GRADIENT_FREE:
+                    signs = (per_example_rng.uniform(z, rows, self.seed, 2) - 0.5).sign()
+                    found = where(still[0], signs, found)
+            return found, value
+
+        return moving
 
     def _shortlist(
         self, walk: Iterator[Tensor], x: Tensor, y: Tensor, label: Tensor
@@ -228,7 +246,7 @@ class IFIA:
         map, logits = self._map_pass(self.map)(z, y)
         scores = {name: measure(clean, map) for name, measure in self.measures.items()}
         kept = logits.argmax(dim=1) == label
-        return Iterate(torch.zeros_like(y), z, map, kept, scores, flips=(~kept).double())
+        return Iterate(torch.zeros_like(y), z, map, kept, scores, flips=(~kept).double(), still=torch.zeros_like(kept))
 
     @torch.no_grad()
     def map_and_label(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -303,7 +321,7 @@ class IFIA:
             if at in places:
                 frames[at] = step
             if at == 0:
-                vanished = (step.x == start).flatten(1).all(dim=1)
+                vanished = step.still
             for name, score in step.scores.items():
                 better = step.kept & (score < worst[name])  # a NaN score is never an improvement
                 worst[name] = torch.where(better, score.double(), worst[name])

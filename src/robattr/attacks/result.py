@@ -18,6 +18,7 @@ class Iterate:
 
     t       (rows,) iterations, counted from 1
     flips   (rows,) share of the iterates since the last scored ones that changed the prediction
+    still   (rows,) whether the first gradient of the ascent was exactly 0
     """
 
     t: Tensor
@@ -26,6 +27,7 @@ class Iterate:
     kept: Tensor
     scores: dict[str, Tensor]
     flips: Tensor
+    still: Tensor
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class AttackResult:
     worst     for every measure its own lowest value over all prediction-keeping iterates
     history   (B, scored iterates) of every measure: its lowest value so far
     flips     share of the iterates that changed the prediction, of those whose prediction was looked at
-    vanished  share of restarts whose first gradient was zero, so that the first step did not move
+    vanished  share of restarts whose first gradient was exactly 0
     walk      the iterates of that restart at the places `IFIA.frames` asks for: x, map (B, T, ...), kept and every
               measure (B, T); empty without frames
 
