@@ -74,6 +74,14 @@ def test_formulas_are_mathml(site: Path) -> None:
     assert "<msub><mrow><mi>x</mi><mo>&#x02032;</mo></mrow><mi>i</mi></msub>" in page
 
 
+def test_the_asterisk_of_a_worst_point_is_not_emphasis(site: Path) -> None:
+    page = (site / "reference" / "objectives.html").read_text(encoding="utf-8")
+    assert "ℓ(x*) is written ℓ(x) + (ℓ(x*) − ℓ(x))" in page
+    emphasised = [text for p in site.rglob("*.html") for text in re.findall(r"<em>(.*?)</em>", p.read_text("utf-8"))]
+    assert "maps" in emphasised
+    assert not [text for text in emphasised if re.match(r"[)}\]]", text)]
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_doctests(name: str) -> None:
     failed, tried = doctest.testmod(import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
