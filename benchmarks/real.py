@@ -25,7 +25,7 @@ from robattr.auditing.record import ProtocolName
 from robattr.auditing.wrapped_model import wrap
 from robattr.engine import precision
 from robattr.evaluation.cost import seconds_per_pass
-from robattr.evaluation.run import BATCH
+from robattr.evaluation.job import BATCH
 from robattr.formula.network import second_order
 
 SIZE, CLASSES = 224, 10

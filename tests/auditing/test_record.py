@@ -33,7 +33,7 @@ class Stopped(Exception):
 
 
 def test_an_interrupted_audit_continues_to_the_same_records(plain: nn.Module, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("robattr.evaluation.run.BATCH", (8, 8))  # 24 examples in three blocks
+    monkeypatch.setattr("robattr.evaluation.job.BATCH", (8, 8))  # 24 examples in three blocks
     net, data, settings = plain, bars(24), {**QUICK, "examples": 24}
     robattr.audit(net, data, out=tmp_path / "whole.html", **settings)
 
@@ -59,7 +59,7 @@ def test_only_the_same_audit_continues(plain: nn.Module, tmp_path: Path, monkeyp
     first = robattr.audit(plain, bars(), maps="ig,sg", out=page, **QUICK)
     files = [page.parent / "audit" / name for name in ("config.json", "environment.json", "records/paper-ig.jsonl")]
     with monkeypatch.context() as patch:  # nothing is attacked again
-        patch.setattr("robattr.evaluation.run.evaluate_batch", None)
+        patch.setattr("robattr.evaluation.job.evaluate_batch", None)
         again = robattr.audit(plain, bars(), maps="ig,sg", out=page, **QUICK)
     assert again.verdict == first.verdict
     about = [file.read_bytes() for file in files]

@@ -59,7 +59,7 @@ def test_the_estimate_counts_the_passes_of_the_first_round() -> None:
 
 
 def test_the_estimate_comes_before_the_attack_and_is_of_what_is_left(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("robattr.evaluation.run.seconds_per_pass", lambda *_: 1.0)
+    monkeypatch.setattr("robattr.evaluation.job.seconds_per_pass", lambda *_: 1.0)
     net, (x, _) = Counted().eval(), examples(6)
     y = net(x).argmax(1)
     each = passes(TINY, rounds=(0,)) / cost.SECOND_ORDER

@@ -11,7 +11,7 @@ import torch
 
 from evaluation_fixtures import IG, TOY, toy_case
 from robattr.engine.compiled import traced
-from robattr.evaluation import gallery, run
+from robattr.evaluation import gallery, job, run
 from robattr.evaluation.evaluate_batch import evaluate_batch
 from robattr.evaluation.output_dir import OutputDir
 from robattr.evaluation.protocol import strict
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("quick_diagnostics")
 @pytest.fixture
 def pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of two examples."""
-    monkeypatch.setattr(run, "BATCH", (2, 2))
-    monkeypatch.setattr(run, "rows_that_fit", lambda model, x, passes, least: 2)
+    monkeypatch.setattr(job, "BATCH", (2, 2))
+    monkeypatch.setattr(job, "rows_that_fit", lambda model, x, passes, least: 2)
 
 
 @pytest.mark.parametrize("protocol", [TOY, strict(replace(TOY, repeats=1))], ids=["paper", "strict"])
@@ -65,8 +65,8 @@ def test_batches_and_continued_evaluations_make_the_same_gallery(tmp_path: Path,
     """The first three examples and the worst of the others: from all records, and from batches by two commands."""
     net, x, y = toy_case()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "rows_that_fit", lambda model, x, passes, least: len(y))
-        patch.setattr(run, "BATCH", (1, len(y)))
+        patch.setattr(job, "rows_that_fit", lambda model, x, passes, least: len(y))
+        patch.setattr(job, "BATCH", (1, len(y)))
         run.evaluate(net, x, y, protocol=TOY, map=IG, out=OutputDir(tmp_path / "once"))
     for n in (5, len(x)):
         run.evaluate(net, x[:n], y[:n], protocol=TOY, map=IG, out=OutputDir(tmp_path / "twice"))

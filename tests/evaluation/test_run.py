@@ -20,9 +20,9 @@ from memory_fixtures import DEVICES, Memory
 from robattr.attacks import integrated_gradients, simple_gradient
 from robattr.engine.files import InUse, locked
 from robattr.errors import CheckpointError
-from robattr.evaluation import OutputDir, evaluate, run
+from robattr.evaluation import OutputDir, evaluate, job
 from robattr.evaluation.gallery import read_gallery
-from robattr.evaluation.run import _Job
+from robattr.evaluation.job import Job
 from robattr.models import resnet
 
 pytestmark = pytest.mark.usefixtures("quick_diagnostics")
@@ -30,13 +30,13 @@ pytestmark = pytest.mark.usefixtures("quick_diagnostics")
 
 def test_one_pass_instead_of_many_makes_larger_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory for 60 passes at once: of IG, ten nodes of 6 examples, so two parts make a batch of at least 8."""
-    monkeypatch.setattr("robattr.evaluation.run.rows_that_fit", lambda model, x, passes, least: 60 // passes)
+    monkeypatch.setattr("robattr.evaluation.job.rows_that_fit", lambda model, x, passes, least: 60 // passes)
     protocol = replace(TOY, eps=8.0, bounds=(0.0, 255.0), N=100, repeats=3)
     x = 255 * torch.rand(12, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     flat = torch.full_like(x, 100.0)
     net, y, ids = resnet(3, 1, channels=1), torch.zeros(12).long(), list(range(12))
     sizes = [
-        _Job(net, images, y, ids, protocol, map, source=None, compiled=False).size
+        Job(net, images, y, ids, protocol, map, source=None, compiled=False).size
         for images in (x, flat)
         for map in (integrated_gradients(100), simple_gradient())
     ]
@@ -127,7 +127,7 @@ def test_a_damaged_summary_is_written_again(case, tmp_path: Path) -> None:
 @pytest.fixture
 def whole(case, tmp_path: Path, monkeypatch) -> Path:
     """The folder of an evaluation in six batches, by one process without a break."""
-    monkeypatch.setattr(run, "BATCH", (2, 2))
+    monkeypatch.setattr(job, "BATCH", (2, 2))
     evaluate(*case, protocol=TOY, map=IG, out=OutputDir(tmp_path / "whole"))
     return tmp_path / "whole"
 
@@ -215,7 +215,7 @@ def test_two_processes_write_the_records_of_one(case, tmp_path: Path, whole: Pat
 @pytest.mark.parametrize("device", DEVICES)
 def test_where_memory_runs_out_an_evaluation_goes_on_in_parts(device: str, tmp_path: Path, monkeypatch) -> None:
     """After the first of three batches, in all that follows: records, diagnostics and gallery."""
-    monkeypatch.setattr(run, "BATCH", (16, 16))
+    monkeypatch.setattr(job, "BATCH", (16, 16))
     memory = Memory(device)
     net = memory.net()
     x = torch.rand(48, 1, 6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

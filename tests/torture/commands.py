@@ -70,7 +70,7 @@ def shrink() -> None:
     from robattr import data
     from robattr.certificates import examples
     from robattr.data import catalog
-    from robattr.evaluation import diagnostics, protocol, run
+    from robattr.evaluation import diagnostics, job, protocol
     from robattr.reporting import audit_sections, html
     from robattr.training import run_directory
 
@@ -78,7 +78,7 @@ def shrink() -> None:
     few = replace(whole, train=whole.train.first(400), validation=whole.validation.first(20), test=whole.test.first(20))
     catalog.DATASETS["fashion-mini"] = replace(data.info("fashion-mini"), read=lambda folder: few, sizes=(400, 20, 20))
     protocol._PAPER["fashion-mini"] = replace(protocol.paper("fashion-mini"), steps=2, pgd_steps=1, repeats=1, N=2)
-    run.BATCH = (4, 4)  # so that eight examples are written by more than one batch
+    job.BATCH = (4, 4)  # so that eight examples are written by more than one batch
     examples.rows_that_fit = lambda *_, **__: 4 * 10  # type: ignore[assignment]
     diagnostics.QUERIES = 2
     html.inline_svg = audit_sections.inline_svg = lambda figure, name: "<svg></svg>"  # drawing takes a second
