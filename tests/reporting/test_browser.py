@@ -194,6 +194,7 @@ def test_top_k_marks_exactly_k_pixels(visit: Visit) -> None:
     marked = visit.pixels(0, 2)
     pixels = [tuple(marked[i : i + 3]) for i in range(0, len(marked), 4)]
     assert sum(p in ((47, 208, 189), (255, 139, 61)) for p in pixels) == 100
+    assert visit.page.locator("#change-key").is_visible(), "the images are grey"
     assert visit.page.locator("#topk-key").is_visible()
     visit.page.uncheck("#topk")
     visit.wait(top="false")

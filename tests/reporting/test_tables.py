@@ -48,6 +48,13 @@ def test_markdown_marks_the_best_and_shows_intervals(runs: list[Path]) -> None:
     assert len({line.count("|") for line in lines[:6]}) == 1
 
 
+def test_the_caption_says_what_bold_means_where_something_is(runs: list[Path]) -> None:
+    assert tables.BOLD in _table(runs).caption
+    alone = _table(runs[:1])
+    assert not alone.has_best
+    assert tables.BOLD not in alone.caption
+
+
 def test_rows_of_different_counts_say_so_and_none_is_the_best(tmp_path: Path) -> None:
     runs = [write_run(tmp_path, method, gallery=False) for method in METHODS]
     rescore(runs[0], examples=50)

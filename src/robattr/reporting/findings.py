@@ -6,21 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
-from typing import Any
 
-from robattr.evaluation.summary import ACCURACIES
-from robattr.metrics import intervals
 from robattr.metrics.columns import COLUMN
 from robattr.metrics.intervals import Estimate
 from robattr.reporting.faithfulness import unexplained
 from robattr.reporting.groups import Group
+from robattr.reporting.paired import MOST_RIVALS, difference, settled, unlike
 from robattr.reporting.run_results import EvaluationResults, RunResults
 
 Member = tuple[RunResults, EvaluationResults]
 
 DIFFERENCES = ("topk", "kendall", "nat_acc", "adv_acc")  # columns of the differences between two models
 MOST_PAIRS = 10  # of more, those with the most robust model alone
-MOST_RIVALS = 12  # that the most robust model is compared with: those next to it
 
 
 @dataclass(frozen=True)
@@ -44,32 +41,6 @@ def finding(group: Group) -> Finding:
     best, worst = _best(scored), min(scored, key=lambda member: _topk(member[1]))
     reference = next((member for member in scored if not member[0].regularised), worst)
     return Finding(_headline(group, reference, best), tuple(_cautions(scored, reference, best)))
-
-
-def unlike(group: Group) -> list[str]:
-    """The settings other than the seed in which the evaluations differ: `eps 0.03 and 0.1`.
-
-    Also the examples, where as many have another digest: folders of the same name may have other images.
-    """
-    every = [e.summary.get("settings") or {} for _, e in group.members]
-    odd = []
-    for key in dict.fromkeys(key for settings in every for key in settings if key != "seed"):
-        values = dict.fromkeys(_short(settings.get(key)) for settings in every)
-        odd += [f"{key} {' and '.join(values)}"] if len(values) > 1 else []
-    digests = {(e.examples, run.config["examples"]) for run, e in group.members if run.config.get("examples")}
-    return [*odd, "other examples"] if len({count for count, _ in digests}) < len(digests) else odd
-
-
-def difference(first: EvaluationResults, second: EvaluationResults, key: str) -> Estimate:
-    """The mean of second − first of a column over the examples that both have, with its 95% interval."""
-    name = ACCURACIES.get(key, key)
-    a, b = ({r["id"]: float(r[name]) for r in e.records if r.get(name) is not None} for e in (first, second))
-    return intervals.mean(b[i] - a[i] for i in sorted(a.keys() & b.keys()))
-
-
-def settled(d: Estimate) -> bool:
-    """Whether the interval of a difference excludes 0."""
-    return d.low > 0 or d.high < 0
 
 
 def differences(group: Group) -> list[tuple[str, ...]]:
@@ -205,10 +176,6 @@ def _shown(key: str, d: Estimate) -> str:
 
 def _measured(key: str, d: Estimate) -> str:
     return f"{_shown(key, d)} on the {d.n:,} examples of both"
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _moved(evaluation: EvaluationResults) -> str:

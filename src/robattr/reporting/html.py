@@ -36,7 +36,7 @@ from robattr.reporting.findings import DIFFERENCES, alarms, differences, example
 from robattr.reporting.groups import MOST_SHOWN, Group, few, group_evaluations
 from robattr.reporting.published import SOURCE
 from robattr.reporting.run_results import RunResults
-from robattr.reporting.tables import table
+from robattr.reporting.tables import BOLD, table
 from robattr.reporting.verdict import strictest_first
 
 EVALUATED = (
@@ -96,6 +96,7 @@ def page(
                 for name, of in by_dataset.items()
             },
             most=MOST_SHOWN,
+            bold=BOLD,
             few_shown=f"Charts and the explorer show {MOST_SHOWN} runs: the first of each variant, then the next.",
             led=led,
             probed=PROBED,
@@ -136,7 +137,8 @@ def _differences(group: Group) -> Section | None:
     """The differences between the models, example by example."""
     said = (
         "Each model minus another on the examples that both have: the same images, so that these intervals are "
-        "narrower than those of the table. A difference whose interval contains 0 is not settled."
+        "narrower than those of the table. A difference whose interval contains 0 is not settled. Intervals are over "
+        "the examples, for these trained models: another training of a method may give another difference."
     )
     columns = ("", *(COLUMN[key].title for key in DIFFERENCES), "Examples scored")
     rows = tuple(tuple(cell.replace(" [", "\n[").replace("], ", "]\n") for cell in row) for row in differences(group))

@@ -14,8 +14,11 @@ from typing import Any
 from robattr._extras import need
 from robattr.metrics.columns import COLUMNS, Column
 from robattr.reporting.groups import Group
+from robattr.reporting.paired import unlike, winner
 from robattr.reporting.published import SOURCE, published
 from robattr.reporting.run_results import EvaluationResults, RunResults
+
+BOLD = "Bold: higher than every other on the same examples, by an interval above 0."
 
 
 @dataclass(frozen=True)
@@ -80,16 +83,21 @@ class Table:
     def has_paper(self) -> bool:
         return any(cell.paper is not None for row in self.rows for cell in row.cells)
 
+    @property
+    def has_best(self) -> bool:
+        return any(cell.best for row in self.rows for cell in row.cells)
+
 
 def table(groups: Iterable[Group], columns: tuple[Column, ...] = COLUMNS) -> Table:
-    """One row per evaluation; the best of a group is marked where all have as many examples."""
+    """One row per evaluation; the best of a group is marked where its difference from the others is settled."""
     groups = tuple(groups)
     rows = tuple(row for group in groups for row in rows_of(group, columns))
     kinds = "; ".join(dict.fromkeys(row.kind for row in rows))
     k = ", ".join(map(str, sorted({group.k for group in groups})))
     caption = f"Robustness of attributions ({kinds}, k = {k}). Intervals are 95%."
     shown = Table(caption, rows, columns)
-    return replace(shown, caption=f"{caption} Paper: {SOURCE}.") if shown.has_paper else shown
+    said = [caption, *([BOLD] if shown.has_best else []), *([f"Paper: {SOURCE}."] if shown.has_paper else [])]
+    return replace(shown, caption=" ".join(said))
 
 
 def make_cell(evaluation: EvaluationResults, column: Column) -> Cell:
@@ -109,17 +117,18 @@ def rows_of(group: Group, columns: Sequence[Column] = COLUMNS) -> list[Row]:
     """The rows of a group, with these columns; a dash where an evaluation has not measured one."""
     same_count = len(group.counts) == 1
     made = [[make_cell(e, column) for column in columns] for _, e in group.members]
-    best = [max((c.value for c in cells if c.value is not None), default=None) for cells in zip(*made, strict=True)]
-    marked = same_count and len(made) > 1
+    marked = same_count and not unlike(group)
+    ours = [e for _, e in group.members]
+    best = [winner(ours, column.key) if marked and column.mark_best else None for column in columns]
     rows = []
     for (run, e), cells in zip(group.members, made, strict=True):
         full = (
             replace(
                 c,
                 paper=_paper(run, e, c.column, by_m=group.varies_m(run)),
-                best=marked and c.column.mark_best and c.value is not None and c.value == highest,
+                best=first is e,
             )
-            for c, highest in zip(cells, best, strict=True)
+            for c, first in zip(cells, best, strict=True)
         )
         label = run.name if same_count else f"{run.name}, {e.examples:,} examples"
         flags = run.flags(e)
@@ -160,7 +169,7 @@ def folded(summary: str, text: str) -> str:
 
 
 def latex(made: Table) -> str:
-    """A booktabs `tabular`: the best of a group in bold, the paper's value in brackets."""
+    """A booktabs `tabular`: the best of a group in bold (`winner`), the paper's value in brackets."""
     lines = [
         "% needs \\usepackage{booktabs}",
         "\\begin{tabular}{ll" + "r" * len(made.columns) + "}",

@@ -311,6 +311,7 @@
     $("sort").replaceChildren(
       ...group.models.map((name, i) => option(i, `${name}: most moved first`)), option("id", "by number"));
     $("topk-label").textContent = `Top-${group.k} pixels`;
+    $("change-key").hidden = group.shape[2] !== 1;
     $("step").max = longest();
     state.amplify = group.amplify; $("amplify").value = String(group.amplify);
     buildCards(); setStep(longest());
