@@ -41,11 +41,11 @@ def settled(d: Estimate) -> bool:
 
 
 def winner(evaluations: Sequence[EvaluationResults], key: str) -> EvaluationResults | None:
-    """The evaluation with the highest value of a column, if its difference from the MOST_RIVALS next ones is settled."""
+    """The evaluation with the highest value of a column, if its lead over the MOST_RIVALS next ones is settled."""
     known = [e for e in evaluations if e.column(key).get("value") is not None]
-    first, *others = sorted(known, key=lambda e: -float(e.column(key)["value"])) or [None]
-    if first is None or not others:
+    if len(known) < 2:
         return None
+    first, *others = sorted(known, key=lambda e: -float(e.column(key)["value"]))
     return first if all(difference(e, first, key).low > 0 for e in others[:MOST_RIVALS]) else None
 
 
