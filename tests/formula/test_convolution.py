@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 from robattr import IG, l1, midpoint
 from robattr.engine import precision
 from robattr.engine.compiled import trace
+from robattr.formula import convolution
 from robattr.formula.convolution import CustomDerivatives
 from robattr.formula.network import bind
 from robattr.models import flower_resnet, gtsrb_resnet, paper_cnn
@@ -44,7 +45,7 @@ def every_derivative(f: Callable[..., Tensor], *operands: Tensor) -> list[Tensor
     """f, its gradients, and the gradients of ‖gradients‖²: every second derivative of the trilinear form."""
     operands = tuple(t.detach().requires_grad_() for t in operands)
     out = f(*operands)
-    v = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out).requires_grad_()
+    v = torch.linspace(-1, 1, out.numel(), dtype=out.dtype, device=out.device).view_as(out).requires_grad_()
     first = torch.autograd.grad((out.sin() * v).sum(), operands, create_graph=True)
     size = torch.stack([g.square().sum() for g in first]).sum()
     return [out, *first, *torch.autograd.grad(size, (*operands, v))]
@@ -73,6 +74,26 @@ def test_derivatives_are_torchs(name: str, traced: bool) -> None:
         assert "Convolution" in type(ours(x.requires_grad_(), w, b).grad_fn).__name__
         found = every_derivative(ours, x, w, b)
     torch.testing.assert_close(found, every_derivative(plain, x, w, b), rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=["plain", "last"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_operands_that_tell_a_shape_alone_are_not_read(
+    device: str, form: torch.memory_format, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are uninitialised memory: filled with NaN, every derivative is finite."""
+    honest = convolution._blank
+    monkeypatch.setattr(convolution, "_blank", lambda like, shape: honest(like, shape).fill_(torch.nan))
+    for stride, padding, dilation, groups in ((1, 1, 1, 1), (2, 0, 1, 1), (1, 2, 2, 1), (2, 1, 1, 4)):
+        x, w = torch.rand(2, 8, 9, 9), torch.rand(8, 8 // groups, 3, 3)
+        x, w = (t.to(device, dtype, memory_format=form) for t in (x, w))
+
+        def f(x: Tensor, w: Tensor, settings=(stride, padding, dilation, groups)) -> Tensor:
+            return F.conv2d(x, w, None, *settings)
+
+        with CustomDerivatives():
+            assert all(bool(t.isfinite().all()) for t in every_derivative(f, x, w))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

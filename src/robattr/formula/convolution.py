@@ -112,11 +112,11 @@ def _kept(ctx: Any, a: Tensor, b: Tensor) -> tuple[Tensor | None, Tensor | None]
 
 
 def _blank(like: Tensor, shape: torch.Size) -> Tensor:
-    """An operand that tells its shape and layout alone; its values are not read."""
+    """An operand that tells its shape and layout alone: its values are not read, so none are written."""
     lasts = {4: torch.channels_last, 5: torch.channels_last_3d}
     last = lasts.get(like.dim(), torch.contiguous_format)
     form = torch.contiguous_format if like.is_contiguous() or not like.is_contiguous(memory_format=last) else last
-    return torch.zeros(shape, dtype=like.dtype, device=like.device).contiguous(memory_format=form)
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=form)
 
 
 class CustomDerivatives(TorchFunctionMode):
