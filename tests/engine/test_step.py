@@ -217,12 +217,14 @@ def test_the_update_runs_the_network_once_at_x_and_once_at_the_worst_point() -> 
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU")
-def test_real_kernels_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_kernels_on_a_cpu() -> None:
     """Generated code for the second derivative of a convolution and a pool, and no warning of the compiler's."""
     inductor_config = pytest.importorskip("torch._inductor.config")
-    monkeypatch.setattr(inductor_config, "compile_threads", 1)  # workers would each import torch
-    monkeypatch.setattr(inductor_config, "cpp_cache_precompile_headers", False)  # longer than the kernels themselves
-    monkeypatch.setattr(inductor_config.cpp, "vec_isa_ok", False)  # a program for each vector unit: make compiled
+    quick = {
+        "compile_threads": 1,  # workers would each import torch
+        "cpp_cache_precompile_headers": False,  # longer than the kernels themselves
+        "cpp.vec_isa_ok": False,  # a program for each vector unit: make compiled
+    }
     net = bind(nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Softplus()).double())
 
     def update(w: Tensor, x: Tensor) -> Tensor:
@@ -232,7 +234,8 @@ def test_real_kernels_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
             return torch.autograd.grad(size, free.parameters["0.weight"])[0]
 
     fast, given = Compiled(update, name="update"), (net.parameters["0.weight"].detach(), images(2)[0][..., :6, :6])
-    assert_rounding([fast(*given)], [update(*given)])
+    with inductor_config.patch(quick):
+        assert_rounding([fast(*given)], [update(*given)])
     assert not fast.fell_back
     assert fast.seconds > 0
 
