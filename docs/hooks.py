@@ -75,7 +75,7 @@ def on_page_content(html: str, **_: Any) -> str:
         made = convert(latex, display="block" if display else "inline").replace("<mi>;</mi>", "<mo>;</mo>")
         made = PRIME.sub(r"<mrow>\1<mo>&#x02032;</mo></mrow>", made)  # as an exponent it is too small to see
         made = PRIME_AND_INDEX.sub(r"<msub><mrow>\1<mo>&#x02032;</mo></mrow>\2</msub>", made)
-        return f'<div style="overflow-x: auto">{made}</div>' if display else made
+        return f'<div class="formula">{made}</div>' if display else made
 
     return re.sub(r'<(div|span) class="arithmatex">(.*?)</\1>', formula, html, flags=re.S)
 
@@ -114,19 +114,26 @@ def subpackages() -> list[str]:
     return ["robattr", *first, *sorted(name for name in found - {*first, "cli"} if not name.startswith("_"))]
 
 
-def public(module: str) -> list[str]:
-    """The names that a module offers: what it defines or re-exports (`from a import b as b`), as its source says."""
-    names: dict[str, None] = {}
+def public(module: str) -> dict[str, str]:
+    """The names that a module defines or re-exports (`from a import b as b`), each with the path of its docstring."""
+    names: dict[str, str] = {}
     for node in ast.parse(Path(str(find_spec(module).origin)).read_text("utf-8")).body:  # type: ignore[union-attr]
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                names[name] = None
-            case ast.ImportFrom(names=aliases, module=source) if source != "robattr":
-                names |= {alias.name: None for alias in aliases if alias.asname == alias.name}
+                names[name] = f"{module}.{name}"
+            case ast.ImportFrom() if node.module != "robattr":
+                names |= exported(module, node)
             case ast.If(body=body):  # names that are imported at their first use
-                found = [a for n in body if isinstance(n, ast.ImportFrom) and n.module != "robattr" for a in n.names]
-                names |= {alias.name: None for alias in found if alias.asname == alias.name}
-    return [name for name in names if not name.startswith("_")]
+                for found in body:
+                    if isinstance(found, ast.ImportFrom) and found.module != "robattr":
+                        names |= exported(module, found)
+    return {name: path for name, path in names.items() if not name.startswith("_")}
+
+
+def exported(module: str, node: ast.ImportFrom) -> dict[str, str]:
+    """What an import statement re-exports; `audit` of the file audit.py is `audit.audit`, or the file would be shown."""
+    names = [alias.name for alias in node.names if alias.asname == alias.name]
+    return {name: f"{module}.{name}" + f".{name}" * (node.module == f"{module}.{name}") for name in names}
 
 
 def reference(subpackage: str) -> str:
@@ -134,10 +141,9 @@ def reference(subpackage: str) -> str:
     module = "robattr" if subpackage == "robattr" else f"robattr.{subpackage}"
     lines = [f"# `{module}`", "", f"::: {module}", "    options: {show_root_heading: false, members: false}", ""]
     if subpackage == "robattr":
-        for name in public(module):
-            home = next(r for r in subpackages()[1:] if name in public(f"robattr.{r}"))
-            lines.append(f"- [`{name}`][robattr.{home}.{name}]")
+        pages = [public(f"robattr.{page}") for page in subpackages()[1:]]
+        lines += [f"- [`{name}`][{next(page[name] for page in pages if name in page)}]" for name in public(module)]
     else:
-        for name in public(module):
-            lines += [f"::: {module}.{name}", ""]
+        for path in public(module).values():
+            lines += [f"::: {path}", ""]
     return "\n".join(lines)
