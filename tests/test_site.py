@@ -8,6 +8,7 @@ import sys
 import zlib
 from importlib import import_module
 from pathlib import Path
+from shutil import which
 
 import pytest
 
@@ -15,6 +16,7 @@ import robattr
 
 mkdocs_build = pytest.importorskip("mkdocs.commands.build")
 ROOT = Path(__file__).parents[1]
+CHROMIUM = which("chromium") or which("chromium-browser")
 MODULES = [
     ".".join(file.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
     for file in sorted((ROOT / "src" / "robattr").rglob("*.py"))
@@ -45,7 +47,7 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     names = {f"robattr.{name}" for name in dir(robattr) if not name.startswith("_")} - {"robattr.cli"}
     entries = inventory(site)
     assert not [name for name in sorted(names) if name not in entries and not has_page(name, entries)]
-    assert {"robattr.objectives.ig_norm", "robattr.auditing.per_token", "robattr.metrics.kendall.kendall"} <= set(entries)
+    assert {"robattr.objectives.ig_norm", "robattr.auditing.per_token", "robattr.metrics.kendall.kendall"} <= {*entries}
 
 
 def has_page(name: str, entries: dict[str, str]) -> bool:
@@ -67,6 +69,23 @@ def test_pages_ask_nothing_of_the_network(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 25
     assert not [page.name for page in pages if loads.search(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium runs this test")
+def test_search_works_in_a_page_opened_from_a_folder(site: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright runs this test")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / "reference" / "formula.html").as_uri())
+        page.click(".md-search__input")
+        page.keyboard.type("insertion")
+        page.click(".md-search-result__item a")
+        page.wait_for_url("**/evaluation.html*")
+        browser.close()
+    assert not [url for url in asked if url.startswith("http")]
 
 
 def test_formulas_are_mathml(site: Path) -> None:
