@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
+from functools import cache
 from html import unescape
 from importlib.util import find_spec
 from pathlib import Path
@@ -109,6 +110,7 @@ def uri_of(file: Path) -> str:
     return PAGES.get(path, path if "/" not in path and path.endswith(".md") else f"repository/{path}")
 
 
+@cache
 def subpackages() -> list[str]:
     """The package, the formula and its objectives, then the other public subpackages and modules by name."""
     package = ROOT / "src" / "robattr"
@@ -117,6 +119,7 @@ def subpackages() -> list[str]:
     return ["robattr", *first, *sorted(name for name in found - {*first, "cli"} if not name.startswith("_"))]
 
 
+@cache
 def public(module: str) -> dict[str, str]:
     """The names that a module defines or re-exports (`from a import b as b`), each with the path of its docstring."""
     names: dict[str, str] = {}
@@ -144,9 +147,42 @@ def reference(subpackage: str) -> str:
     module = "robattr" if subpackage == "robattr" else f"robattr.{subpackage}"
     lines = [f"# `{module}`", "", f"::: {module}", "    options: {show_root_heading: false, members: false}", ""]
     if subpackage == "robattr":
-        pages = [public(f"robattr.{page}") for page in subpackages()[1:]]
-        lines += [f"- [`{name}`][{next(page[name] for page in pages if name in page)}]" for name in public(module)]
+        for page in [*subpackages()[2:], "formula"]:  # what one calls first, then the many parts
+            paths = public(f"robattr.{page}")
+            if names := [name for name in public(module) if home(name) == page]:
+                lines += ["", f"## From [`robattr.{page}`]({page}.md)", "", "| name | what it is |", "|---|---|"]
+                lines += [f"| [`{name}`][{paths[name]}] | {first_line(f'robattr.{page}', name)} |" for name in names]
     else:
         for path in public(module).values():
             lines += [f"::: {path}", ""]
     return "\n".join(lines)
+
+
+def home(name: str) -> str:
+    """The first subpackage whose page has a name of the package."""
+    return next(page for page in subpackages()[1:] if name in public(f"robattr.{page}"))
+
+
+def first_line(module: str, name: str) -> str:
+    """The first line of the docstring of a function, a class or a value, which may be imported from elsewhere."""
+    body = ast.parse(Path(str(find_spec(module).origin)).read_text("utf-8")).body  # type: ignore[union-attr]
+    for i, node in enumerate(body):
+        match node:
+            case ast.ImportFrom(module=str(source), names=aliases) if name in [
+                alias.asname or alias.name for alias in aliases
+            ]:
+                return first_line(source, name)
+            case ast.FunctionDef() | ast.ClassDef() if node.name == name:
+                doc = ast.get_docstring(node) or ""
+            case ast.Assign(targets=[ast.Name(id=target)]) | ast.AnnAssign(target=ast.Name(id=target)) if (
+                target == name
+            ):
+                after = body[i + 1] if i + 1 < len(body) else None
+                text = (
+                    after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+                )
+                doc = text if isinstance(text, str) else ""
+            case _:
+                continue
+        return doc.partition("\n")[0].replace("|", "\\|")
+    return ""

@@ -62,6 +62,12 @@ def test_a_function_is_shown_rather_than_the_file_of_the_same_name(site: Path) -
     assert modules == {"robattr.recipes.tuned_networks"}  # which is public as a module
 
 
+def test_examples_in_docstrings_are_code_and_the_first_page_says_what_each_name_is(site: Path) -> None:
+    pages = {page.stem: page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html")}
+    assert not [name for name, text in pages.items() if "<blockquote" in text]
+    assert "Attack the explanations of <code>model</code>" in pages["robattr"]
+
+
 def test_pages_ask_nothing_of_the_network(site: Path) -> None:
     loads = re.compile(
         r'<(?:script|img|iframe)[^>]*\ssrc="https?:|<link[^>]*rel="(?:stylesheet|preconnect)"[^>]*href="?https?:'
