@@ -166,23 +166,16 @@ def home(name: str) -> str:
 def first_line(module: str, name: str) -> str:
     """The first line of the docstring of a function, a class or a value, which may be imported from elsewhere."""
     body = ast.parse(Path(str(find_spec(module).origin)).read_text("utf-8")).body  # type: ignore[union-attr]
-    for i, node in enumerate(body):
-        match node:
-            case ast.ImportFrom(module=str(source), names=aliases) if name in [
-                alias.asname or alias.name for alias in aliases
-            ]:
+    body += [inner for node in body if isinstance(node, ast.If) for inner in node.body]  # imported at the first use
+    for node, after in zip(body, [*body[1:], ast.Pass()], strict=True):
+        match node, after:
+            case ast.ImportFrom(module=str(source), names=aliases), _ if name in [a.asname or a.name for a in aliases]:
                 return first_line(source, name)
-            case ast.FunctionDef() | ast.ClassDef() if node.name == name:
-                doc = ast.get_docstring(node) or ""
-            case ast.Assign(targets=[ast.Name(id=target)]) | ast.AnnAssign(target=ast.Name(id=target)) if (
-                target == name
-            ):
-                after = body[i + 1] if i + 1 < len(body) else None
-                text = (
-                    after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
-                )
-                doc = text if isinstance(text, str) else ""
-            case _:
-                continue
-        return doc.partition("\n")[0].replace("|", "\\|")
+            case (ast.FunctionDef() | ast.ClassDef()) as found, _ if found.name == name:
+                return (ast.get_docstring(found) or "").partition("\n")[0].replace("|", "\\|")
+            case (
+                (ast.Assign(targets=[ast.Name(id=target)]) | ast.AnnAssign(target=ast.Name(id=target))),
+                ast.Expr(ast.Constant(str(doc))),
+            ) if target == name:
+                return doc.partition("\n")[0].replace("|", "\\|")
     return ""

@@ -66,6 +66,7 @@ def test_examples_in_docstrings_are_code_and_the_first_page_says_what_each_name_
     pages = {page.stem: page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html")}
     assert not [name for name, text in pages.items() if "<blockquote" in text]
     assert "Attack the explanations of <code>model</code>" in pages["robattr"]
+    assert not re.findall(r"<td>\s*</td>", pages["robattr"])
 
 
 def test_pages_ask_nothing_of_the_network(site: Path) -> None:
