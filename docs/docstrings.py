@@ -1,4 +1,4 @@
-"""A Griffe extension: argument lists in docstrings, two aligned columns in the source, become lists on the page."""
+"""A Griffe extension for docstrings: argument lists (two aligned columns) become lists, examples become code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ class ArgumentLists(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:
-            obj.docstring.value = "\n\n".join(as_list(block) for block in obj.docstring.value.split("\n\n"))
+            obj.docstring.value = "\n\n".join(as_markdown(block) for block in obj.docstring.value.split("\n\n"))
+
+
+def as_markdown(block: str) -> str:
+    """A paragraph of a docstring as the page has it; `>>> ` would be a quotation there."""
+    return f"```pycon\n{block}\n```" if block.startswith(">>> ") else as_list(block)
 
 
 def as_list(block: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
+from functools import cache
 from html import unescape
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +21,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md"}  # of the repository's root; the others keep their names
+NUMBERS = ("benchmarks.md", "results.md", "tried.md", "CHANGELOG.md")
 PRIME = re.compile(r"<msup>(<mi>[^<]*</mi>)<mi>&#x02032;</mi></msup>")
 PRIME_AND_INDEX = re.compile(r"<msubsup>(<mi>[^<]*</mi>)(<mi>[^<]*</mi>)<mi>&#x02032;</mi></msubsup>")
 LINK = re.compile(r"(\]\(|(?:src|href)=\")(?!\w+:|#|/)([^)\s#\"]+)")
@@ -50,7 +52,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links into the repository lead to the site's copy."""
+    """Let links into the repository lead to the site's copy; search finds guides before tables of numbers."""
+    if page.file.src_uri in NUMBERS:
+        page.meta["search"] = {"boost": 0.2}
 
     def moved(match: re.Match[str]) -> str:
         found = in_repository(page.file.src_uri, match[2])
@@ -75,7 +79,7 @@ def on_page_content(html: str, **_: Any) -> str:
         made = convert(latex, display="block" if display else "inline").replace("<mi>;</mi>", "<mo>;</mo>")
         made = PRIME.sub(r"<mrow>\1<mo>&#x02032;</mo></mrow>", made)  # as an exponent it is too small to see
         made = PRIME_AND_INDEX.sub(r"<msub><mrow>\1<mo>&#x02032;</mo></mrow>\2</msub>", made)
-        return f'<div style="overflow-x: auto">{made}</div>' if display else made
+        return f'<div class="formula">{made}</div>' if display else made
 
     return re.sub(r'<(div|span) class="arithmatex">(.*?)</\1>', formula, html, flags=re.S)
 
@@ -106,6 +110,7 @@ def uri_of(file: Path) -> str:
     return PAGES.get(path, path if "/" not in path and path.endswith(".md") else f"repository/{path}")
 
 
+@cache
 def subpackages() -> list[str]:
     """The package, the formula and its objectives, then the other public subpackages and modules by name."""
     package = ROOT / "src" / "robattr"
@@ -114,19 +119,27 @@ def subpackages() -> list[str]:
     return ["robattr", *first, *sorted(name for name in found - {*first, "cli"} if not name.startswith("_"))]
 
 
-def public(module: str) -> list[str]:
-    """The names that a module offers: what it defines or re-exports (`from a import b as b`), as its source says."""
-    names: dict[str, None] = {}
+@cache
+def public(module: str) -> dict[str, str]:
+    """The names that a module defines or re-exports (`from a import b as b`), each with the path of its docstring."""
+    names: dict[str, str] = {}
     for node in ast.parse(Path(str(find_spec(module).origin)).read_text("utf-8")).body:  # type: ignore[union-attr]
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                names[name] = None
-            case ast.ImportFrom(names=aliases, module=source) if source != "robattr":
-                names |= {alias.name: None for alias in aliases if alias.asname == alias.name}
+                names[name] = f"{module}.{name}"
+            case ast.ImportFrom() if node.module != "robattr":
+                names |= exported(module, node)
             case ast.If(body=body):  # names that are imported at their first use
-                found = [a for n in body if isinstance(n, ast.ImportFrom) and n.module != "robattr" for a in n.names]
-                names |= {alias.name: None for alias in found if alias.asname == alias.name}
-    return [name for name in names if not name.startswith("_")]
+                for found in body:
+                    if isinstance(found, ast.ImportFrom) and found.module != "robattr":
+                        names |= exported(module, found)
+    return {name: path for name, path in names.items() if not name.startswith("_")}
+
+
+def exported(module: str, node: ast.ImportFrom) -> dict[str, str]:
+    """What an import statement re-exports; the path of `audit` from audit.py is `audit.audit`, not the file."""
+    names = [alias.name for alias in node.names if alias.asname == alias.name]
+    return {name: f"{module}.{name}" + f".{name}" * (node.module == f"{module}.{name}") for name in names}
 
 
 def reference(subpackage: str) -> str:
@@ -134,10 +147,35 @@ def reference(subpackage: str) -> str:
     module = "robattr" if subpackage == "robattr" else f"robattr.{subpackage}"
     lines = [f"# `{module}`", "", f"::: {module}", "    options: {show_root_heading: false, members: false}", ""]
     if subpackage == "robattr":
-        for name in public(module):
-            home = next(r for r in subpackages()[1:] if name in public(f"robattr.{r}"))
-            lines.append(f"- [`{name}`][robattr.{home}.{name}]")
+        for page in [*subpackages()[2:], "formula"]:  # what one calls first, then the many parts
+            paths = public(f"robattr.{page}")
+            if names := [name for name in public(module) if home(name) == page]:
+                lines += ["", f"## From [`robattr.{page}`]({page}.md)", "", "| name | what it is |", "|---|---|"]
+                lines += [f"| [`{name}`][{paths[name]}] | {first_line(f'robattr.{page}', name)} |" for name in names]
     else:
-        for name in public(module):
-            lines += [f"::: {module}.{name}", ""]
+        for path in public(module).values():
+            lines += [f"::: {path}", ""]
     return "\n".join(lines)
+
+
+def home(name: str) -> str:
+    """The first subpackage whose page has a name of the package."""
+    return next(page for page in subpackages()[1:] if name in public(f"robattr.{page}"))
+
+
+def first_line(module: str, name: str) -> str:
+    """The first line of the docstring of a function, a class or a value, which may be imported from elsewhere."""
+    body = ast.parse(Path(str(find_spec(module).origin)).read_text("utf-8")).body  # type: ignore[union-attr]
+    body += [inner for node in body if isinstance(node, ast.If) for inner in node.body]  # imported at the first use
+    for node, after in zip(body, [*body[1:], ast.Pass()], strict=True):
+        match node, after:
+            case ast.ImportFrom(module=str(source), names=aliases), _ if name in [a.asname or a.name for a in aliases]:
+                return first_line(source, name)
+            case (ast.FunctionDef() | ast.ClassDef()) as found, _ if found.name == name:
+                return (ast.get_docstring(found) or "").partition("\n")[0].replace("|", "\\|")
+            case (
+                (ast.Assign(targets=[ast.Name(id=target)]) | ast.AnnAssign(target=ast.Name(id=target))),
+                ast.Expr(ast.Constant(str(doc))),
+            ) if target == name:
+                return doc.partition("\n")[0].replace("|", "\\|")
+    return ""

@@ -7,6 +7,7 @@ every attack ran on every example; under `strict` the later ones ran where the e
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,9 @@ def sections(paths: Sequence[Path]) -> Iterator[str]:
 
 
 def main(words: Sequence[str]) -> int:
-    found = list(sections([Path(word) for word in words]))
+    parser = ArgumentParser(prog="python -m results.ablation", description=__doc__)
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH")
+    found = list(sections(parser.parse_args(words).paths))
     if not found:
         print(f"{__doc__}\nexpected evaluations by strict or exhaustive, got none")
         return 1

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import typer
 
 import robattr
 from robattr.cli import app
@@ -78,6 +80,39 @@ def test_every_command_exists(page: str) -> None:
     assert {m[1] for line in lines if (m := re.match(r"make ([a-z]+)", line))} <= targets
 
 
+def shell_lines(text: str) -> list[str]:
+    """The commands of shell blocks (fenced or indented, continued lines joined) and of the text."""
+    fenced = re.findall(r"^```(?:sh|bash)?\n(.*?)^```", text, flags=re.S | re.M)
+    rest = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    indented = re.findall(r"(?:^    .*\n)+", rest, flags=re.M)
+    lines = "\n".join([*fenced, *indented]).replace("\\\n", " ").splitlines()
+    return [line.strip() for line in lines] + re.findall(r"`([^`\n]+)`", rest)
+
+
+def options_of(line: str) -> tuple[str, set[str], set[str]] | None:
+    """Of a line that calls robattr: the command, the options that it is given, and those that the command has."""
+    if not (found := re.search(r"(?:^|-m )robattr ([a-z].*)", line)):
+        return None
+    words = re.sub(r"\s#.*", "", found[1]).split()
+    command: Any = typer.main.get_command(app)
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    known = {option for parameter in command.params for option in [*parameter.opts, *parameter.secondary_opts]}
+    return command.name, {word.partition("=")[0] for word in words if word.startswith("-")}, known
+
+
+@pytest.mark.parametrize("page", sorted(set(TEXT) - RECORDED - {"CHANGELOG.md"}))
+def test_every_option_exists(page: str) -> None:
+    calls = [call for line in shell_lines(TEXT[page]) if (call := options_of(line))]
+    assert not [(name, given - known) for name, given, known in calls if given - known - {"--help"}]
+
+
+def test_a_wrong_option_is_found() -> None:
+    (line,) = shell_lines("```sh\nrobattr train mnist/natural \\\n  --out x --nowhere=3  # why\n```\n")
+    name, given, known = options_of(line) or ("", set(), set())
+    assert (name, given - known) == ("train", {"--nowhere"})
+
+
 def test_dir_lists_every_public_name() -> None:
     subpackages = {file.parent.name for file in PACKAGE.glob("*/__init__.py")}
     assert subpackages - {"cli"} <= set(dir(robattr))
@@ -126,7 +161,7 @@ def test_contributings_names_occur_in_the_source() -> None:
     recipes = TEXT["CONTRIBUTING.md"].partition("## Recipes")[2].partition("## Habits")[0]
     names = set(re.findall(r"`([A-Za-z]\w+)`", re.sub(r"```.*?```", "", recipes, flags=re.S)))
     source = "\n".join(file.read_text(encoding="utf-8") for file in PACKAGE.rglob("*.py"))
-    assert names >= {"DatasetInfo", "measures", "iterates"}
+    assert names >= {"DatasetInfo", "measures", "iterates", "AGREEMENT", "METHODS"}
     assert not [name for name in sorted(names) if not re.search(rf"\b{name}\b", source)]
 
 

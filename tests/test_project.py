@@ -23,6 +23,10 @@ def test_the_citation_is_of_this_version_and_licence() -> None:
     found = read("CITATION.cff")
     assert (found["title"], found["version"], found["license"]) == (PROJECT["name"], __version__, PROJECT["license"])
     assert {"cff-version", "message", "authors"} <= found.keys()
+    page = (ROOT / "docs" / "cite.md").read_text("utf-8")
+    assert f"version = {{{found['version']}}}" in page
+    assert f"author  = {{{{{found['authors'][0]['name']}}}}}" in page
+    assert f"{{{found['references'][0]['title']}}}" in page
 
 
 def test_the_workflow_runs_what_contributors_run_on_every_declared_python() -> None:

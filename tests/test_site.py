@@ -8,6 +8,7 @@ import sys
 import zlib
 from importlib import import_module
 from pathlib import Path
+from shutil import which
 
 import pytest
 
@@ -15,6 +16,7 @@ import robattr
 
 mkdocs_build = pytest.importorskip("mkdocs.commands.build")
 ROOT = Path(__file__).parents[1]
+CHROMIUM = which("chromium") or which("chromium-browser")
 MODULES = [
     ".".join(file.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
     for file in sorted((ROOT / "src" / "robattr").rglob("*.py"))
@@ -34,10 +36,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def inventory(site: Path) -> set[str]:
-    """The names that have an entry in the reference."""
+def inventory(site: Path) -> dict[str, str]:
+    """The names that have an entry in the reference, each with its kind (`py:function`)."""
     _, body = (site / "objects.inv").read_bytes().split(b"zlib.\n", 1)
-    return {line.split(" ")[0] for line in zlib.decompress(body).decode().splitlines()}
+    return dict(line.split(" ")[:2] for line in zlib.decompress(body).decode().splitlines())
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")
@@ -45,14 +47,26 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     names = {f"robattr.{name}" for name in dir(robattr) if not name.startswith("_")} - {"robattr.cli"}
     entries = inventory(site)
     assert not [name for name in sorted(names) if name not in entries and not has_page(name, entries)]
-    assert {"robattr.objectives.ig_norm", "robattr.auditing.per_token", "robattr.metrics.kendall"} <= entries
+    assert {"robattr.objectives.ig_norm", "robattr.auditing.per_token", "robattr.metrics.kendall.kendall"} <= {*entries}
 
 
-def has_page(name: str, entries: set[str]) -> bool:
+def has_page(name: str, entries: dict[str, str]) -> bool:
     """Whether a name of the package has an entry under the subpackage that it comes from, or is such a subpackage."""
     short = name.removeprefix("robattr.")
-    subpackages = {entry.split(".")[1] for entry in entries if entry.count(".") > 1}
-    return short in subpackages or any(f"robattr.{subpackage}.{short}" in entries for subpackage in subpackages)
+    homes = {f"robattr.{entry.split('.')[1]}" for entry in entries if entry.count(".") > 1}
+    return name in homes or any({f"{home}.{short}", f"{home}.{short}.{short}"} & set(entries) for home in homes)
+
+
+def test_a_function_is_shown_rather_than_the_file_of_the_same_name(site: Path) -> None:
+    modules = {name for name, kind in inventory(site).items() if kind == "py:module" and name.count(".") > 1}
+    assert modules == {"robattr.recipes.tuned_networks"}  # which is public as a module
+
+
+def test_examples_in_docstrings_are_code_and_the_first_page_says_what_each_name_is(site: Path) -> None:
+    pages = {page.stem: page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html")}
+    assert not [name for name, text in pages.items() if "<blockquote" in text]
+    assert "Attack the explanations of <code>model</code>" in pages["robattr"]
+    assert not re.findall(r"<td>\s*</td>", pages["robattr"])
 
 
 def test_pages_ask_nothing_of_the_network(site: Path) -> None:
@@ -62,6 +76,23 @@ def test_pages_ask_nothing_of_the_network(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 25
     assert not [page.name for page in pages if loads.search(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium runs this test")
+def test_search_works_in_a_page_opened_from_a_folder(site: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright runs this test")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / "reference" / "formula.html").as_uri())
+        page.click(".md-search__input")
+        page.keyboard.type("insertion")
+        page.click(".md-search-result__item a")
+        page.wait_for_url("**/evaluation.html*")
+        browser.close()
+    assert not [url for url in asked if url.startswith("http")]
 
 
 def test_formulas_are_mathml(site: Path) -> None:

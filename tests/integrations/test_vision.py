@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,3 +84,22 @@ def test_a_model_is_hardened_and_audited(name, tmp_path):
     assert (tmp_path / "hardened" / "model.safetensors").is_file()
     card = robattr.reporting.model_card(tmp_path / "hardened")
     assert "mean [0.485" in card
+
+
+def test_the_block_of_the_page_finds_mean_and_std(monkeypatch):
+    """The block for torchvision and timm, without the download of weights; the doctor stands for audit and harden."""
+    needed("torchvision.models")
+    needed("timm")
+    page = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text("utf-8")
+    (code,) = re.findall(r"```py\n(.*?)```", page, flags=re.S)
+    seen = []
+
+    def examined(net, _data, *, size, preprocessing, **_):
+        seen.append((size, {key: tuple(preprocessing[key]) for key in ("mean", "std")}))
+        found = robattr.doctor(net, shape=(3, 32, 32), preprocessing=preprocessing)
+        assert found.healthy, [check for check in found.checks if check.level == "fail"]
+
+    monkeypatch.setattr(robattr, "audit", examined)
+    monkeypatch.setattr(robattr, "harden", examined)
+    exec(code.replace("(weights=weights)", "()").replace("pretrained=True", "pretrained=False"), {})
+    assert seen == [(224, NORMAL), (224, NORMAL)]

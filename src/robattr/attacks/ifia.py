@@ -35,8 +35,9 @@ LEAST = 3  # rows of compiled passes, and their divisor: attacks with the restar
 
 @dataclass(frozen=True)
 class IFIA:
-    """`IFIA(model, eps, alpha, steps, kind="topk", k=100)(x, y) -> AttackResult`.
+    """The attack on explanations: change the map of x within ε, and keep the prediction.
 
+        IFIA(model, eps, alpha, steps, kind="topk", k=100)(x, y) -> AttackResult
         x_{t+1} = Π(x_t + α·sign ∇_x J(S̃(x_t))),   Π onto the L∞ ball of radius ε and the pixel range
 
     S̃ is the map of the softplus twin (`beta`; with `relative`, of the relative twin; inf is the true net, whose maps

@@ -43,7 +43,9 @@ LOSSES: dict[str, Loss] = {
 
 @dataclass(frozen=True)
 class SmoothedAttack:
-    """`SmoothedAttack(model, map, "topk", radius, sigma)(x, y, reference, ids=ids) -> x'`.
+    """An attack on a smoothed explanation or answer: PGD in the L2 ball, through a mean over noisy copies.
+
+        SmoothedAttack(model, map, "topk", radius, sigma)(x, y, reference, ids=ids) -> x'
 
     reference   (B, d) the indicator of T for `topk`, h(x) for `cosine`; not used for `answer`
     start       where to begin, else at x, where the gradient of the cosine is 0

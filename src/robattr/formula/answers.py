@@ -79,7 +79,7 @@ def forward(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def in_use(device: torch.device) -> Literal["fp32", "tf32", "bf16"]:
-    """The precision of products on that device as torch's switches stand."""
+    """The precision that torch's settings give products on a device."""
     if torch.is_autocast_enabled(device.type):
         return "bf16"
     return "tf32" if device.type == "cuda" and torch.backends.cudnn.allow_tf32 else "fp32"

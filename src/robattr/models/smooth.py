@@ -117,9 +117,9 @@ class _Softened(TorchFunctionMode):
 
 
 class Smooth(nn.Module):
-    """The twin of `module`. Its parameters, buffers, children and flags *are* those of `module`,
+    """The softplus twin of `module`, which shares its parameters, buffers, children and flags.
 
-    under the same names: a change of one is a change of both, and layer names and state dicts agree.
+    They have the same names: a change of one is a change of both, and layer names and state dicts agree.
     """
 
     twin_of: nn.Module
