@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import ifia, kendall, render, scaling, training
-from benchmarks.measure import ALLOWED, Disagreement, Rates, measured_rates
+from benchmarks.measure import ALLOWED, Rates, measured_rates
 from benchmarks.results import Case, Report, read
 from robattr.engine.files import write_atomically
 
@@ -108,8 +108,7 @@ def attempt(name: str, measure: Callable[[], Case]) -> Case:
             case = measure()
         except Exception as error:  # one failing case must not cost the others their numbers
             first = (str(error).strip().splitlines() or ["no reason given"])[0]
-            disagreed = isinstance(error, Disagreement)
-            case = Case(name, error=first if disagreed else f"{type(error).__name__}: {first}", disagreed=disagreed)
+            case = Case(name, error=f"{type(error).__name__}: {first}")
     notes = dict.fromkeys(str(w.message) for w in heard if "runs eagerly" in str(w.message))
     return replace(case, notes=(*case.notes, *notes), seconds=time.perf_counter() - begun)
 

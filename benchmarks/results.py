@@ -93,7 +93,6 @@ class Case:
     tables: tuple[Table, ...] = ()
     notes: tuple[str, ...] = ()
     error: str = ""
-    disagreed: bool = False
     seconds: float = 0.0
 
 
