@@ -114,7 +114,7 @@ def _row(run: RunResults, e: EvaluationResults, *, strict: bool) -> tuple[tuple[
 def _cells(run: RunResults, e: EvaluationResults, m: int | None = None) -> list[str]:
     """Our values with intervals, and below them the paper's."""
     row = published(run.dataset, run.method, map_name=str(e.summary.get("map")), m=m)
-    paper = [f"<br>paper {column.show(row.column(column.key))}" if row else "" for column in PAPERS]
+    paper = [f"<br>paper {column.show(row[column.key])}" if row else "" for column in PAPERS]
     return [f"{make_cell(e, column)}{below}" for column, below in zip(PAPERS, paper, strict=True)]
 
 

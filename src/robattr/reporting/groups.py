@@ -63,39 +63,29 @@ class Group:
         """The group as charts show it: of more than MOST_SHOWN runs the first seed of each variant, then the next."""
         return replace(self, members=tuple(few(self.members, lambda member: member[0])))
 
-    def ms(self, like: RunResults) -> set[int]:
-        """The values of m, the nodes of the integral in training, among the runs of one method on one network."""
-        return self._ms.get(_kind(like), set())
-
     @cached_property
-    def _ms(self) -> dict[tuple[str, Any], set[int]]:
-        found: dict[tuple[str, Any], set[int]] = {}
+    def _by_m(self) -> dict[tuple[str, Any], dict[int, list[RunResults]]]:
+        """For each method on each network, its runs by m, the nodes of the integral in training."""
+        found: dict[tuple[str, Any], dict[int, list[RunResults]]] = {}
         for run, _ in self.members:
             if run.m is not None:
-                found.setdefault(_kind(run), set()).add(run.m)
+                found.setdefault(_kind(run), {}).setdefault(run.m, []).append(run)
         return found
 
     def varies_m(self, run: RunResults) -> bool:
         """Whether the runs of this method on this network have several m, as in the paper's table 2."""
-        return len(self.ms(run)) > 1
+        return len(self._by_m.get(_kind(run), ())) > 1
 
     def with_one_m(self) -> Group:
-        """Keep one m of each method on each network that has several.
+        """Keep one m of each method on each network: that of most runs, then of most steps, then the largest."""
 
-        The m with most runs; of equals the one with most examples, then the longest training, then the m of other
-        methods, then the paper's 50.
-        """
-        others = {run.m for run, _ in self.members if not self.varies_m(run)}
+        def rank(item: tuple[int, list[RunResults]]) -> tuple[int, ...]:
+            m, runs = item
+            return len(runs), sum(run.config.get("steps") or 0 for run in runs), m
 
-        def rank(like: RunResults, m: int) -> tuple[float, ...]:
-            runs = [(r, e) for r, e in self.members if _kind(r) == _kind(like) and r.m == m]
-            steps = sum(r.config.get("steps") or 0 for r, _ in runs)
-            return len(runs), sum(len(e.records) for _, e in runs), steps, m in others, m == 50, m
-
-        def kept(run: RunResults) -> bool:
-            return not self.varies_m(run) or run.m == max(self.ms(run), key=lambda m: rank(run, m))
-
-        return replace(self, members=tuple((run, e) for run, e in self.members if kept(run)))
+        chosen = {kind: max(by_m.items(), key=rank)[0] for kind, by_m in self._by_m.items()}
+        kept = tuple((run, e) for run, e in self.members if run.m in (None, chosen.get(_kind(run))))
+        return replace(self, members=kept)
 
 
 def group_evaluations(runs: Iterable[RunResults]) -> tuple[Group, ...]:

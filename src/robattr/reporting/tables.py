@@ -144,7 +144,7 @@ def _paper(run: RunResults, evaluation: EvaluationResults, column: Column, *, by
     # Table 2 where m varies, else table 1: ten midpoints are not the paper's ten right ends.
     m = run.config.get("m") if by_m else None
     row = published(run.dataset, run.method, map_name=str(evaluation.summary.get("map")), m=m)
-    return row.column(column.key) if row else None
+    return row.get(column.key) if row else None
 
 
 def markdown(made: Table) -> str:
