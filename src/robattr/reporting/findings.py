@@ -11,7 +11,7 @@ from robattr.metrics.columns import COLUMN
 from robattr.metrics.intervals import Estimate
 from robattr.reporting.faithfulness import unexplained
 from robattr.reporting.groups import Group
-from robattr.reporting.paired import MOST_RIVALS, difference, settled, unlike
+from robattr.reporting.paired import MOST_RIVALS, difference, settled, shown, unlike
 from robattr.reporting.run_results import EvaluationResults, RunResults
 
 Member = tuple[RunResults, EvaluationResults]
@@ -58,7 +58,7 @@ def differences(group: Group) -> list[tuple[str, ...]]:
     rows = []
     for first, second in pairs:
         found = {key: difference(first[1], second[1], key) for key in DIFFERENCES}
-        cells = (_shown(key, d) + ("" if settled(d) else ", not settled") for key, d in found.items())
+        cells = (shown(COLUMN[key], d) + ("" if settled(d) else ", not settled") for key, d in found.items())
         rows.append((f"{second[0].name} − {first[0].name}", *cells, f"{found['topk'].n:,}"))
     return rows
 
@@ -165,17 +165,8 @@ def _rivals(scored: Sequence[Member], best: Member) -> list[Member]:
     return [member for member in others if id(member) in nearest]
 
 
-def _shown(key: str, d: Estimate) -> str:
-    """`+2.10 points [+0.90, +3.30]`."""
-    column = COLUMN[key]
-    if d.low != d.low:
-        return "no interval"  # of one example, or none
-    ends = ", ".join(column.show_difference(end, unit=False) for end in (d.low, d.high))
-    return f"{column.show_difference(d.value)} [{ends}]"
-
-
 def _measured(key: str, d: Estimate) -> str:
-    return f"{_shown(key, d)} on the {d.n:,} examples of both"
+    return f"{shown(COLUMN[key], d)} on the {d.n:,} examples of both"
 
 
 def _moved(evaluation: EvaluationResults) -> str:

@@ -55,12 +55,12 @@ def page(
 ) -> str:
     """Render the runs as one HTML document, with sections before and after the measurements.
 
-    Without given sections, audits among the runs add their own: the verdict, the control, the classes.
+    Without given sections, audits among the runs add their own: the verdict, certificates, the classes.
     """
     template = _template()
     runs = [strictest_first(run) if run.method == audit_sections.METHOD else run for run in runs]
     found = audit_sections.audits(runs)
-    led = bool(opening) or (len(runs) == 1 and bool(found))
+    led = len(runs) == 1 and bool(found)  # the verdict says what the headline would
     if not opening and not closing:
         opening, closing = (
             [replace(s, title=f"{s.title}: {run.name}") if len(runs) > 1 else s for run in found for s in make(run)]

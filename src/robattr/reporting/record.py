@@ -155,11 +155,6 @@ def approach(config: Mapping[str, Any], default: str) -> str:
     return str(config.get("name") or f"{APPROACHES.get(method, method)}{network}")
 
 
-def regularises(method: Any) -> bool:
-    """Whether a method's objective is more than the clean loss; one of the user's counts as such."""
-    return bool(method != "natural")
-
-
 def integrates(method: Any) -> bool:
     """Whether a method's objective depends on m; one of the user's counts as such."""
     return method in INTEGRATING or method not in get_args(Method)

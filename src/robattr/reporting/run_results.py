@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from robattr._form import uncollected
 from robattr.engine.files import read_object
 from robattr.errors import CheckpointError
@@ -14,7 +16,8 @@ from robattr.evaluation import gallery
 from robattr.evaluation.flags import TRANSFER
 from robattr.evaluation.records import read_settings
 from robattr.evaluation.scores import SATURATED
-from robattr.evaluation.summary import read_checked, records_of
+from robattr.evaluation.summary import ACCURACIES, read_checked, records_of
+from robattr.metrics.intervals import Floats
 from robattr.reporting.certified import CertificateResults, read_certificates
 from robattr.reporting.record import (
     APPROACHES,
@@ -26,7 +29,6 @@ from robattr.reporting.record import (
     protocol_of,
     read_log,
     read_record,
-    regularises,
     rows,
     run_name,
     variant,
@@ -75,6 +77,13 @@ class EvaluationResults:
         """A score over the examples that have one: those that were classified correctly."""
         return [float(r[name]) for r in self.records if r.get(name) is not None]
 
+    def paired(self, other: EvaluationResults, name: str) -> tuple[Floats, Floats]:
+        """A column of both evaluations on the examples that have it in both."""
+        key = ACCURACIES.get(name, name)
+        one, two = ({r["id"]: float(r[key]) for r in e.records if r.get(key) is not None} for e in (self, other))
+        both = sorted(one.keys() & two.keys())
+        return np.array([one[i] for i in both]), np.array([two[i] for i in both])
+
 
 @dataclass(frozen=True)
 class RunResults:
@@ -109,13 +118,14 @@ class RunResults:
         name = f"{evaluation.summary.get('protocol')}@transfer"
         others = [e for e in self.evaluations if e.summary.get("protocol") == name]
         same = [e for e in others if e.summary.get("map") == evaluation.summary.get("map")]
-        stronger = [TRANSFER] if any(_lower(e, evaluation) for e in same) else []
-        return (*map(str, evaluation.summary.get("flags") or ()), *stronger)
+        lowered = [b - a for e in same for a, b in (e.paired(evaluation, key) for key in ("topk", "kendall"))]
+        stronger = any(len(d) and d.mean() > SATURATED for d in lowered)
+        return (*map(str, evaluation.summary.get("flags") or ()), *([TRANSFER] if stronger else []))
 
     @property
     def regularised(self) -> bool:
         """Whether the objective is more than the clean loss; one of the user's counts as such."""
-        return regularises(self.config.get("method"))
+        return bool(self.config.get("method") != "natural")
 
     @property
     def m(self) -> int | None:
@@ -233,16 +243,6 @@ def _read_record(file: Path) -> RunResults:
         training=TrainingSummary(**record["training"]),
         evaluations=(EvaluationResults(record["summary"], examples, _gallery(file), file, record["weights"]),),
     )
-
-
-def _lower(one: EvaluationResults, other: EvaluationResults) -> bool:
-    """Whether one evaluation has a lower mean score than the other, on the examples of both, by more than 0.01."""
-    for name in ("topk", "kendall"):
-        a, b = ({r["id"]: float(r[name]) for r in e.records if r.get(name) is not None} for e in (one, other))
-        both = a.keys() & b.keys()
-        if both and sum(b[i] - a[i] for i in both) / len(both) > SATURATED:
-            return True
-    return False
 
 
 def _gallery(summary: Path) -> Path | None:
