@@ -80,16 +80,14 @@ def certified_section(run: RunResults) -> list[Section]:
 def classes(run: RunResults) -> Section:
     """The scores of each class in the strictest evaluation, the most fragile class first."""
     main = strictest(run)
-    names = [str(name) for name in main.summary.get("classes") or ()]
     rows = []
     for label, records in records_by_class(main.records):
-        name = printable(names[label]) if label < len(names) else str(label)
         correct = intervals.proportion(r["correct"] for r in records)
         topk, kendall = (mean_score(records, key) for key in ("topk", "kendall"))
         order = topk.value if topk.n else 2.0
         found = {"nat_acc": correct, "topk": topk, "kendall": kendall}
         shown = (str(cell_of(COLUMN[key], asdict(e))) for key, e in found.items())
-        rows.append((order, (name, str(len(records)), *shown)))
+        rows.append((order, (main.class_name(label), str(len(records)), *shown)))
     said = f"{main.summary['protocol']} protocol, {main.summary['map']} maps; the most fragile classes first."
     titles = ("Class", "Examples", *(COLUMN[key].title for key in ("nat_acc", "topk", "kendall")))
     return Section("Class by class", (said,), columns=titles, rows=tuple(row for _, row in sorted(rows)))

@@ -62,7 +62,6 @@ def _group(group: Group, members: Sequence[Member], budget: int) -> dict[str, An
             break
         examples.append(example)
     return {
-        "key": group.key,
         "title": group.title,
         "k": group.k,
         "strict": group.protocol.startswith("strict"),

@@ -111,7 +111,8 @@ def boxes(group: Group, keys: Sequence[str] = ("topk", "kendall")) -> Any | None
     if not shown:
         return None
     style = styles([run for run, _ in group.members])
-    figure = _figure(width=3.5 * len(keys), height=0.9 + 0.26 * len(shown))
+    names = [_literal(run.name) for run, _ in shown]
+    figure = _figure(width=2.9 * len(keys) + 0.06 * max(map(len, names)), height=0.9 + 0.26 * len(shown))
     figure.set_layout_engine("constrained")
     axes = figure.subplots(1, len(keys), sharey=True, squeeze=False)[0]
     for axis, key in zip(axes, keys, strict=True):
@@ -127,7 +128,7 @@ def boxes(group: Group, keys: Sequence[str] = ("topk", "kendall")) -> Any | None
             patch.set_facecolor(_colour(style[run.name]))
             patch.set_alpha(0.55)
         axis.set_xlabel(scores(group)[key])
-    axes[0].set_yticks(range(1, len(shown) + 1), [_literal(run.name) for run, _ in shown], fontsize=8)
+    axes[0].set_yticks(range(1, len(shown) + 1), names, fontsize=8)
     axes[0].invert_yaxis()
     return figure
 
@@ -180,12 +181,8 @@ def inline_svg(figure: Any, *, name: str) -> str:
     return text.replace("<svg", f'<svg class="chart" role="img" aria-label="{escape(name)}"', 1)
 
 
-def figure_name(name: str, group: Group, groups: Sequence[Group]) -> str:
-    """The file name of a group's figure without its ending; it names the group where there are several."""
-    return name if len(groups) == 1 else f"{name}-{slug(group.key)}"
-
-
 def _figures(runs: Sequence[RunResults], groups: Sequence[Group], rows: int) -> list[tuple[str, Any]]:
+    """(file name without ending, figure); the name has the group or the dataset where there are several."""
     made: list[tuple[str, Any | None]] = []
     compared = [_compared(group) for group in groups]
     for group in compared:
@@ -195,7 +192,8 @@ def _figures(runs: Sequence[RunResults], groups: Sequence[Group], rows: int) -> 
             "eps": lines(score_panels(group, "eps"), x_label="ε"),
             "iterations": lines(score_panels(group, "iterations"), x_label="iteration"),
         }
-        made += [(figure_name(name, group, groups), figure) for name, figure in found.items()]
+        suffix = "" if len(groups) == 1 else f"-{slug(group.key)}"
+        made += [(f"{name}{suffix}", figure) for name, figure in found.items()]
     every, shown = ({run.path for group in of for run, _ in group.members} for of in (groups, compared))
     datasets = dict.fromkeys(run.dataset for run in runs)
     for dataset in datasets:
@@ -206,7 +204,7 @@ def _figures(runs: Sequence[RunResults], groups: Sequence[Group], rows: int) -> 
 
 
 def _compared(group: Group) -> Group:
-    """Keep one m beside other methods; runs that vary m alone (the paper's table 2) are all compared."""
+    """Keep one m of each method where there are several methods; runs that vary m alone are all compared."""
     return group.with_one_m() if len({run.method for run, _ in group.members}) > 1 else group
 
 

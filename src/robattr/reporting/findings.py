@@ -65,13 +65,13 @@ def differences(group: Group) -> list[tuple[str, ...]]:
 
 def examples_differ(group: Group) -> str:
     """A sentence where the scores of the models are over different examples; else ""."""
-    counts = {run.name: int(e.column("topk").get("n") or 0) for run, e in group.members}
-    if len({*counts.values()}) < 2 and len(group.counts) < 2:
+    counts = [int(e.column("topk").get("n") or 0) for _, e in group.members]
+    if len({*counts}) < 2 and len(group.counts) < 2:
         return ""
-    listed = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-    if len(counts) > MOST_RIVALS:
-        listed = f"from {min(counts.values()):,} to {max(counts.values()):,}"
-    return f"Scores are over the examples that a model classifies correctly, so each row has its own: {listed}."
+    return (
+        "Scores are over the examples that a model classifies correctly, so each row has its own: from "
+        f"{min(counts):,} to {max(counts):,}."
+    )
 
 
 def groups_differ(groups: Sequence[Group]) -> str:

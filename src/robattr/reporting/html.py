@@ -103,7 +103,7 @@ def page(
             opening=opening,
             closing=closing,
             runs=runs,
-            evaluated=EVALUATED,
+            evaluated=lambda e: {key: e.summary[key] for key in EVALUATED if e.summary.get(key) is not None},
             differing=_differing(runs),
             commands=_commands(runs),
         )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from robattr._form import uncollected
+from robattr._text import printable
 from robattr.engine.files import read_object
 from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
@@ -64,10 +65,17 @@ class EvaluationResults:
         return int(settings.get("eval_k", settings.get("k", 100)))
 
     def column(self, name: str) -> Mapping[str, Any]:
-        """A column of the summary: value, low, high and n; {} where it was not measured."""
+        """A column of the summary: value, low, high and n, as far as it has them; {} where it was not measured."""
+        if name == "never_kept":
+            return {"value": self.summary.get(name)}
         if name == "same_class_cosine":  # of several examples together: no column of the records
             return self.summary.get(name) or {}
         return (self.summary.get("columns") or {}).get(name) or {}
+
+    def class_name(self, label: int) -> str:
+        """The name of a class, printable; its number where the summary has none."""
+        names = self.summary.get("classes") or ()
+        return printable(str(names[label])) if label < len(names) else str(label)
 
     def record(self, example: int) -> Mapping[str, Any]:
         """The record of an example; {} where there is none."""
@@ -89,7 +97,7 @@ class EvaluationResults:
 class RunResults:
     """A run with its evaluations, read from its directory or its records.
 
-    name         the name in tables: that of the method, and what sets the run apart
+    name         the name in tables: the method, and what distinguishes the run from others of it
     variant      the name in files
     metrics      the training log; a record has a thinned one
     training     the end of the training, always from the whole log
@@ -124,7 +132,7 @@ class RunResults:
 
     @property
     def regularised(self) -> bool:
-        """Whether the objective is more than the clean loss; one of the user's counts as such."""
+        """Whether the objective is more than the clean loss; a user-defined one counts as regularised."""
         return bool(self.config.get("method") != "natural")
 
     @property

@@ -104,9 +104,7 @@ def table(
 
 def make_cell(evaluation: EvaluationResults, column: Column) -> Cell:
     """The cell of one evaluation, without the paper's value."""
-    share = {"value": evaluation.summary.get("never_kept")}
-    found = share if column.key == "never_kept" else evaluation.column(column.key)
-    return cell_of(column, found)
+    return cell_of(column, evaluation.column(column.key))
 
 
 def cell_of(column: Column, found: Mapping[str, Any]) -> Cell:
@@ -136,7 +134,7 @@ def _rows(group: Group, columns: Sequence[Column]) -> list[Row]:
 
 
 def _paper(run: RunResults, evaluation: EvaluationResults, column: Column, *, by_m: bool) -> float | None:
-    """The paper's value, for its own protocol only: beside another one it would invite a false comparison."""
+    """The paper's value, for its own protocol only: values of other protocols do not compare with it."""
     if evaluation.summary.get("protocol") != "paper":
         return None
     # Table 2 where m varies, else table 1: ten midpoints are not the paper's ten right ends.

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from robattr._text import printable
 from robattr.metrics import intervals
 from robattr.metrics.columns import COLUMN
 from robattr.metrics.intervals import Estimate
@@ -47,7 +46,7 @@ def verdict(run: RunResults) -> Verdict:
     """Judge the audited model by its strictest evaluation.
 
     Where there are doubts about the measurement, a failed attack proves nothing: the level is then `unclear`, unless
-    the maps are fragile. Maps that hold must also explain something: else they are `vacuous`, doubts or not.
+    the maps are fragile. Stable maps must also explain something: otherwise they are `vacuous`, doubts or not.
     """
     main = strictest(run)
     settings, topk = main.summary["settings"], main.column("topk")
@@ -239,16 +238,14 @@ def _better_map(run: RunResults, main: EvaluationResults) -> str:
 
 
 def _weakest(main: EvaluationResults) -> str | None:
-    """The class whose interval is entirely below that of all examples."""
+    """Advice about the class whose interval is entirely below the interval of all examples; None without one."""
     low = main.column("topk").get("low")
-    names = main.summary.get("classes") or ()
     found = [(mean_score(records, "topk"), label) for label, records in records_by_class(main.records)]
     below = [(e.value, label) for e, label in found if e.n > 4 and low is not None and e.high < low]
     if not below:
         return None
     value, label = min(below)
-    name = printable(str(names[label])) if label < len(names) else str(label)
-    return f"Class {name!r} is the most fragile ({value:.0%} kept): look at its examples first."
+    return f"Class {main.class_name(label)!r} is the most fragile ({value:.0%} kept): look at its examples first."
 
 
 def records_by_class(records: Iterable[Mapping[str, Any]]) -> list[tuple[int, list[Mapping[str, Any]]]]:
