@@ -26,7 +26,6 @@ RESULTS = Path(__file__).parent
 RECORDS = RESULTS / "board"
 PAGE = RESULTS.parent / "docs" / "leaderboard.md"
 EXAMPLES = 300  # fewest test examples
-MANY = 0.02  # a share of examples without a label-keeping iterate that is flagged
 SHOWN = ("nat_acc", "adv_acc", "topk", "kendall", "insertion_over_constant", "attacked_over_constant")
 PREFACE = """\
 Models by how well their integrated-gradients maps hold under the `strict` protocol, with what the maps explain beside
@@ -81,9 +80,7 @@ def violations(run: RunResults, e: EvaluationResults) -> list[str]:
 def flags(e: EvaluationResults) -> tuple[str, ...]:
     """The reasons to doubt a row: flags and alarms of the evaluation, failed attacks, maps that explain nothing."""
     said = [str(flag) for key in ("flags", "alarms") for flag in e.summary.get(key) or ()]
-    if (share := float(e.summary.get("never_kept") or 0)) >= MANY:
-        said.append(f"no attack step kept the prediction on {share:.0%} of the examples: those have no score")
-    return tuple(dict.fromkeys([*said, *unexplained(e)]))
+    return tuple(dict.fromkeys([*said, *([e.failures] if e.failures else []), *unexplained(e)]))
 
 
 def entries(runs: Sequence[RunResults]) -> list[Entry]:

@@ -100,9 +100,7 @@ def _table(heading: str, runs: Sequence[RunResults], map_name: str, paper: Mappi
 
 def _row(run: RunResults, e: EvaluationResults, *, strict: bool) -> tuple[tuple[str, str], str, list[str]]:
     """Dataset and approach, the seed, and the cells; with `strict` also the attribution columns under that protocol."""
-    flags = run.flags(e)
-    flagged = f" (flagged: {', '.join(flags)})" if flags else ""
-    name = escape_markdown(f"{APPROACHES.get(run.method, run.name)}{flagged}") + _mark(run, e)
+    name = escape_markdown(f"{APPROACHES.get(run.method, run.name)}{run.flagged(e)}") + _mark(run, e)
     cells = _cells(run, e)
     if strict:
         found = members([run], "strict", str(e.summary.get("map")))

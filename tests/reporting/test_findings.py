@@ -59,8 +59,8 @@ def test_the_headline_is_computed_from_the_summaries(runs: list[Path]) -> None:
         said.cautions[0],
     )
     assert said.cautions[1:] == (
-        "NATURAL: on 3% of the examples no attack step kept the prediction; those count as unmoved, which raises "
-        "this model's score.",
+        "NATURAL: on 3% of the attacked examples no attack step kept the prediction: they count as unmoved, which "
+        "raises the score.",
     )
 
 

@@ -75,7 +75,7 @@ def test_doubts_are_flags() -> None:
     odd = entry("a", 0.7, gain=0.0, alarms=["gradients are masked"], flags=["twin far away"], never_kept=0.1)
     said = flags(odd.evaluations[0])
     assert said[:2] == ("twin far away", "gradients are masked")
-    assert "10% of the examples" in said[2]
+    assert "10% of the attacked examples" in said[2]
     assert len(said) == 5
     assert "not shown to order the pixels better than the edges" in said[4]
 

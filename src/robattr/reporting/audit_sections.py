@@ -41,7 +41,7 @@ def opening(run: RunResults) -> list[Section]:
     """The sections before the numbers."""
     found = verdict(run)
     return [
-        Section("Verdict", (found.headline, *found.findings)),
+        Section("Verdict", (found.headline, *found.findings), points=tuple(f"Doubt: {each}." for each in found.doubts)),
         Section("What to do next", points=found.next_steps),
     ]
 

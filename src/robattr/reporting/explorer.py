@@ -64,7 +64,7 @@ def _group(group: Group, members: Sequence[Member], budget: int) -> dict[str, An
     return {
         "title": group.title,
         "k": group.k,
-        "strict": group.protocol.startswith("strict"),
+        "strict": members[0][1].strict,
         "shape": [height, width, channels],
         "classes": group.classes,
         "amplify": _amplify([gallery for _, _, gallery in members]),

@@ -135,18 +135,7 @@ def _cautions(scored: list[Member], reference: Member, best: Member) -> list[str
                 f"Of {len(scored):,} models, the most robust one is compared with the {MOST_RIVALS} next to it."
             )
     said += [f"The maps of {run.name}: {reason}." for run, e in scored for reason in unexplained(e)]
-    for run, e in scored:
-        share = e.summary.get("never_kept")
-        if share is not None and float(share) >= 0.02:
-            counted = (
-                "those count as unmoved, which raises this model's score"
-                if str(e.summary.get("protocol")).startswith("paper")
-                else "those have no score"
-            )
-            said.append(
-                f"{run.name}: on {100 * float(share):.0f}% of the examples no attack step kept the prediction; "
-                f"{counted}."
-            )
+    said += [f"{run.name}: {e.failures}." for run, e in scored if e.failures]
     return said
 
 

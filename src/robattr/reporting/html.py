@@ -157,10 +157,10 @@ def _quartiles(group: Group, key: str) -> str:
 
 
 def _attack(group: Group) -> str:
-    """`k = 100 · ε = 0.1 · 15 iterations · 150 examples`: the settings that all evaluations share."""
+    """`k = 100 · ε = 0.1 · 15 iterations · 150 examples`: what all evaluations of the group share."""
     summaries = [e.summary for _, e in group.members]
     said = [f"k = {group.k:,}"]
-    for key, form in (("eps", "ε = {:g}"), ("steps", "{} iterations"), ("repeats", "{} repeats")):
+    for key, form in (("eps", "ε = {:.4g}"), ("steps", "{} iterations"), ("repeats", "{} repeats")):
         values = {s.get("settings", {}).get(key) for s in summaries}
         said += [form.format(value) for value in values if len(values) == 1 and value is not None]
     counts = {s.get("examples") for s in summaries}

@@ -36,6 +36,7 @@ from robattr.reporting.record import (
 )
 from robattr.reporting.training_log import TrainingSummary, summarise
 
+FAILURES = 0.02  # a share of examples without a prediction-keeping attack step that is worth a sentence
 DISTINGUISHING = ("m", "weight", "eps", "steps", "seed")  # settings that tell runs of one method apart
 
 
@@ -53,6 +54,19 @@ class EvaluationResults:
     def protocol(self) -> str:
         """The protocol with its version, `strict v2`: scores of different versions do not compare."""
         return protocol_of(self.summary)
+
+    @property
+    def strict(self) -> bool:
+        """Whether the protocol is a stronger one than the paper's: `strict`, `exhaustive`."""
+        return not self.protocol.startswith("paper")
+
+    @property
+    def failures(self) -> str:
+        """A sentence about the examples on which every attack step changed the prediction; "" where they are few."""
+        share = float(self.summary.get("never_kept") or 0)
+        counted = "they have no score" if self.strict else "they count as unmoved, which raises the score"
+        said = f"on {share:.0%} of the attacked examples no attack step kept the prediction: {counted}"
+        return said if share >= FAILURES else ""
 
     @property
     def examples(self) -> int:
@@ -129,6 +143,11 @@ class RunResults:
         lowered = [b - a for e in same for a, b in (e.paired(evaluation, key) for key in ("topk", "kendall"))]
         stronger = any(len(d) and d.mean() > SATURATED for d in lowered)
         return (*map(str, evaluation.summary.get("flags") or ()), *([TRANSFER] if stronger else []))
+
+    def flagged(self, evaluation: EvaluationResults) -> str:
+        """` (flagged: masked gradients)`; "" without a flag."""
+        flags = self.flags(evaluation)
+        return f" (flagged: {', '.join(flags)})" if flags else ""
 
     @property
     def regularised(self) -> bool:

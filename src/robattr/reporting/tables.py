@@ -126,10 +126,9 @@ def _rows(group: Group, columns: Sequence[Column]) -> list[Row]:
             replace(make_cell(e, column), paper=_paper(run, e, column, by_m=by_m), best=first is e)
             for column, first in zip(columns, best, strict=True)
         )
-        flags = run.flags(e)
-        label = run.name if same_count else f"{run.name}, {e.examples:,} examples"
-        label = f"{label} (flagged: {', '.join(flags)})" if flags else label
-        rows.append(Row(group.dataset, group.protocol, group.map_name, run.name, label, e.examples, cells, flags))
+        label = (run.name if same_count else f"{run.name}, {e.examples:,} examples") + run.flagged(e)
+        about = group.dataset, group.protocol, group.map_name, run.name, label, e.examples
+        rows.append(Row(*about, cells, run.flags(e)))
     return rows
 
 

@@ -116,7 +116,7 @@ def _reservations(e: EvaluationResults) -> Iterable[tuple[str, str]]:
             "Audit by a harder attack (robattr audit --protocol strict, more --iterations): noise does more.",
         )
     share = float(e.summary["never_kept"])
-    if share >= MANY and not _strict(e):
+    if share >= MANY and not e.strict:
         yield (
             f"{share:.0%} of the attacked examples count as unmoved because every attack step changed the answer",
             "Audit by the strict protocol, where those without a kept answer have no score, or at a smaller ε.",
@@ -126,10 +126,6 @@ def _reservations(e: EvaluationResults) -> Iterable[tuple[str, str]]:
             "whether the maps explain the predictions was not measured",
             "Audit again: this evaluation was made before robattr measured what maps explain.",
         )
-
-
-def _strict(e: EvaluationResults) -> bool:
-    return str(e.summary["protocol"]).startswith("strict")
 
 
 def strictest(run: RunResults) -> EvaluationResults:
@@ -143,7 +139,7 @@ def strictest_first(run: RunResults) -> RunResults:
 
     def rank(e: EvaluationResults) -> tuple[bool, int]:
         name = str(e.summary["map"])
-        return not _strict(e), wanted.index(name) if name in wanted else 99
+        return not e.strict, wanted.index(name) if name in wanted else 99
 
     return replace(run, evaluations=tuple(sorted(run.evaluations, key=rank)))
 
@@ -181,9 +177,8 @@ def _findings(run: RunResults, main: EvaluationResults) -> Iterable[str]:
             "Captum's maps have no usable derivative, so the attack followed robattr's nearest map: they can be moved "
             "at least this far."
         )
-    if (share := float(main.summary["never_kept"])) >= 0.02:
-        counted = "they have no score" if _strict(main) else "they count as unmoved, which raises the score"
-        yield f"On {share:.0%} of the attacked examples every attack step changed the answer: {counted}."
+    if main.failures:
+        yield f"{main.failures[0].upper()}{main.failures[1:]}."
 
 
 def _next_steps(run: RunResults, main: EvaluationResults, level: Level) -> Iterable[str]:
@@ -215,7 +210,7 @@ def _next_steps(run: RunResults, main: EvaluationResults, level: Level) -> Itera
     if (topk.get("n") or 0) < FEW:
         yield f"Audit more examples (--examples): fewer than {FEW} scored ones show nothing."
     if level == "holds":
-        if not _strict(main):
+        if not main.strict:
             yield "Audit by the strict protocol before you rely on this: its search is harder than the paper's."
         yield "Audit again after every retraining, and at a larger ε: the curves show where the maps begin to move."
     if topk.get("low") is not None and topk["high"] - topk["low"] > WIDE:
