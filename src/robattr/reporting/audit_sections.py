@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from robattr._extras import need
 from robattr._text import printable
 from robattr.evaluation.gallery import read_gallery
 from robattr.metrics import intervals
 from robattr.metrics.columns import COLUMN
 from robattr.reporting import certified
-from robattr.reporting.figures import STYLE, inline_svg
+from robattr.reporting.figures import certified_maps, inline_svg, page_style
 from robattr.reporting.run_results import RunResults
 from robattr.reporting.tables import cell_of
 from robattr.reporting.verdict import mean_score, records_by_class, strictest, verdict
@@ -67,9 +66,9 @@ def certified_section(run: RunResults) -> list[Section]:
         return []
     gallery = next((read_gallery(e.gallery) for e in run.evaluations if e.gallery), None)
     figures = []
-    with need("matplotlib", extra="report").rc_context({**STYLE, "svg.fonttype": "none"}):
+    with page_style():
         for found in run.certificates:
-            drawn = None if gallery is None else certified.marked_maps(found, gallery)
+            drawn = None if gallery is None else certified_maps(found, gallery)
             if drawn is not None:
                 figures.append(inline_svg(drawn, name=f"Certified pixels of {found.summary['map']} maps"))
     columns = ("", *(column.title for column in certified.COLUMNS))

@@ -31,7 +31,7 @@ from robattr.reporting.curves import Panel, score_panels, scores, training_panel
 from robattr.reporting.explorer import explorer
 from robattr.reporting.export import portable
 from robattr.reporting.faithfulness import faithfulness_table
-from robattr.reporting.figures import STYLE, boxes, inline_svg, lines
+from robattr.reporting.figures import boxes, inline_svg, lines, page_style
 from robattr.reporting.findings import DIFFERENCES, alarms, differences, examples_differ, finding, groups_differ
 from robattr.reporting.groups import MOST_SHOWN, Group, few, group_evaluations
 from robattr.reporting.published import SOURCE
@@ -72,7 +72,7 @@ def page(
     for run in runs:
         by_dataset.setdefault(run.dataset, []).append(run)
     script = _resource("explorer.js")
-    with need("matplotlib", extra="report").rc_context({**STYLE, "svg.fonttype": "none"}):
+    with page_style():
         html: str = template.render(
             title=title,
             version=__version__,
