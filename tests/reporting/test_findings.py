@@ -132,6 +132,17 @@ def test_models_with_other_examples_are_not_compared(tmp_path: Path) -> None:
     assert "measured differently (other examples)" in finding(group).headline
 
 
+def test_models_whose_examples_have_other_labels_are_not_compared(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, "natural", gallery=False) for name in "ab"]
+    file = runs[1] / "records" / "paper-ig.jsonl"
+    assert unlike(group_evaluations(read_runs(runs))[0]) == []
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[0]["label"] += 1
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rescore(runs[1])
+    assert unlike(group_evaluations(read_runs(runs))[0]) == ["other examples"]
+
+
 def test_the_reference_is_a_model_without_a_regulariser_whatever_the_others_are(tmp_path: Path) -> None:
     for methods, reference, best in (
         (("trades", "natural", "custom"), "NATURAL", "my-rho"),

@@ -21,17 +21,13 @@ COMPARED = ("", "Difference", "95% interval", "p", "Examples", "Better")
 
 
 def unlike(group: Group) -> list[str]:
-    """The settings other than the seed in which the evaluations differ: `eps 0.03 and 0.1`.
-
-    Also the examples, where as many have another digest: folders of the same name may have other images.
-    """
+    """The settings other than the seed in which the evaluations differ: `eps 0.03 and 0.1`; also `other examples`."""
     every = [e.summary.get("settings") or {} for _, e in group.members]
     odd = []
     for key in dict.fromkeys(key for settings in every for key in settings if key != "seed"):
         values = dict.fromkeys(_short(settings.get(key)) for settings in every)
         odd += [f"{key} {' and '.join(values)}"] if len(values) > 1 else []
-    digests = {(e.examples, run.config["examples"]) for run, e in group.members if run.config.get("examples")}
-    return [*odd, "other examples"] if len({count for count, _ in digests}) < len(digests) else odd
+    return [*odd, "other examples"] if _other_examples(group) else odd
 
 
 def difference(first: EvaluationResults, second: EvaluationResults, key: str) -> Estimate:
@@ -71,6 +67,19 @@ def comparison(found: Mapping[str, Comparison], names: tuple[str, str]) -> list[
             spread = (interval, f"{compared.p_value:.4f}", str(d.n), better)
         rows.append((title, column.show_difference(d.value), *spread))
     return rows
+
+
+def _other_examples(group: Group) -> bool:
+    """Whether equal ids are different examples: folders of the same name may have other images.
+
+    Their labels differ, or as many examples have another digest.
+    """
+    labels: dict[int, int] = {}
+    for record in (r for _, e in group.members for r in e.records if r.get("label") is not None):
+        if labels.setdefault(record["id"], record["label"]) != record["label"]:
+            return True
+    digests = {(e.examples, run.config["examples"]) for run, e in group.members if run.config.get("examples")}
+    return len({count for count, _ in digests}) < len(digests)
 
 
 def _interval(column: Column, d: Estimate) -> str:
