@@ -16,7 +16,7 @@ Published = Mapping[str, float]
 
 def _rows(printed: str) -> dict[tuple[str, str], Published]:
     """Parse lines `dataset method NA% AA% IN% CO`."""
-    found = {}
+    found: dict[tuple[str, str], Published] = {}
     for line in printed.strip().splitlines():
         dataset, method, *numbers = line.split()
         nat, adv, topk, kendall = map(float, numbers)
