@@ -122,6 +122,14 @@ def test_the_page_says_that_rows_and_tables_have_different_examples_or_protocols
     assert said.startswith("The tables have different protocols (paper, strict v2) and maps (ig, sg): do not compare")
 
 
+def test_a_reference_that_keeps_as_much_as_any_is_said_to(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path, method, gallery=False) for method in ("natural", "madry")]
+    for path in paths:
+        rescore(path, 0.5)
+    assert finding(group_evaluations(read_runs(paths))[0]).headline.endswith("; no other model keeps more.")
+    assert "no other" not in finding(group_evaluations(read_runs(paths[:1]))[0]).headline
+
+
 def test_models_with_other_examples_are_not_compared(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, "natural") for name in "ab"]
     for run, digest in zip(runs, ("one", "two"), strict=True):

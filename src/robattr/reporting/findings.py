@@ -99,7 +99,7 @@ def _headline(group: Group, reference: Member, best: Member) -> str:
         f"{reference[0].name} model{_noise(reference[1], 'random noise of the same size')}"
     )
     if best[0] is reference[0]:
-        return f"{opening}."
+        return f"{opening}; no other model keeps more." if len(_scored(group)) > 1 else f"{opening}."
     sentence = f"{opening}, and {_moved(best[1])} of those of the {best[0].name} model{_noise(best[1], 'noise')}"
     accuracy = difference(reference[1], best[1], "nat_acc")
     if not accuracy.n:
