@@ -44,9 +44,11 @@ def gallery(ids: list[int], size: int = 8) -> Gallery:
 def test_a_folder_of_certificates_is_read_without_its_attacks(folder: Path) -> None:
     (found,) = read_certificates(folder)
     assert [r["id"] for r in found.records] == list(range(6))
-    assert found.radii == [0.01, 0.03]
+    assert [row["radius"] for row in found.summary["radii"]] == [0.01, 0.03]
     certified = found.bounds.at(0.01)
-    assert found.row(0.01)["inside"]["value"] == pytest.approx(certified.inside_share[certified.answer].mean())
+    assert found.summary["radii"][0]["inside"]["value"] == pytest.approx(
+        certified.inside_share[certified.answer].mean()
+    )
     assert read_certificates(folder / "nothing") == ()
 
 

@@ -51,24 +51,11 @@ class CertificateResults:
         smoothing = Smoothing(**{name: settings[name] for name in Smoothing().settings()})
         return bounds_from(tally_of(self.records, smoothing), smoothing)
 
-    def row(self, radius: float) -> Mapping[str, Any]:
-        """The summary at a radius."""
-        return next(row for row in self.summary["radii"] if row["radius"] == radius)
-
-    def cells(self, radius: float) -> list[str]:
-        """The columns at a radius: `72.08% [70.1, 74.0]`."""
-        found = [(column, self.row(radius)[column.key]) for column in COLUMNS]
-        return [f"{c.show(e['value'])} {c.show_interval(e['low'], e['high'])}".rstrip() for c, e in found]
-
-    @property
-    def radii(self) -> list[float]:
-        return [float(row["radius"]) for row in self.summary["radii"]]
-
     @property
     def shown_radius(self) -> float:
         """The largest radius with a noticeable share of certified top pixels, else the smallest."""
-        some = [r for r in self.radii if (self.row(r)["inside"]["value"] or 0) >= NOTICEABLE]
-        return max(some, default=min(self.radii))
+        shares = {float(row["radius"]): row["inside"]["value"] or 0 for row in self.summary["radii"]}
+        return max((radius for radius, share in shares.items() if share >= NOTICEABLE), default=min(shares))
 
 
 def read_certificates(folder: Path) -> tuple[CertificateResults, ...]:
@@ -119,7 +106,13 @@ def sentences(found: CertificateResults) -> tuple[str, ...]:
 def rows(all_found: Sequence[CertificateResults]) -> tuple[tuple[str, ...], ...]:
     """The table: a row for each map and radius."""
     return tuple(
-        (f"{found.summary['map']} · r = {radius:g}", *found.cells(radius))
+        (f"{found.summary['map']} · r = {row['radius']:g}", *cells(row))
         for found in all_found
-        for radius in found.radii
+        for row in found.summary["radii"]
     )
+
+
+def cells(row: Mapping[str, Any]) -> list[str]:
+    """The COLUMNS of a summary at a radius: `72.08% [70.1, 74.0]`."""
+    found = [(column, row[column.key]) for column in COLUMNS]
+    return [f"{c.show(e['value'])} {c.show_interval(e['low'], e['high'])}".rstrip() for c, e in found]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from robattr.data import known
 from robattr.errors import CheckpointError
@@ -14,8 +14,6 @@ from robattr.reporting.record import evaluated_dataset
 from robattr.reporting.run_results import EvaluationResults, RunResults
 
 MOST_SHOWN = 24  # runs in a chart: as many as have a look of their own
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class Group:
 
     def shown(self) -> Group:
         """The group as charts show it: of more than MOST_SHOWN runs the first seed of each variant, then the next."""
-        return replace(self, members=tuple(few(self.members, lambda member: member[0])))
+        return replace(self, members=tuple(self.members[at] for at in few([run for run, _ in self.members])))
 
     @cached_property
     def _by_m(self) -> dict[tuple[str, Any], dict[int, list[RunResults]]]:
@@ -104,15 +102,14 @@ def group_evaluations(runs: Iterable[RunResults]) -> tuple[Group, ...]:
     return tuple(Group(*key[:3], tuple(m), show_k=same[key[:3]] > 1) for key, m in gathered.items())
 
 
-def few(items: Sequence[T], run_of: Callable[[T], RunResults]) -> list[T]:
-    """At most MOST_SHOWN of the items, in their order: the first of each variant, then the second, and so on."""
+def few(runs: Sequence[RunResults]) -> list[int]:
+    """The positions of at most MOST_SHOWN runs: the first of each variant, then the second, and so on."""
     seen: Counter[str] = Counter()
     turns = []
-    for number, item in enumerate(items):
-        variant = run_of(item).variant
-        turns.append((seen[variant], number))
-        seen[variant] += 1
-    return [items[number] for number in sorted(number for _, number in sorted(turns)[:MOST_SHOWN])]
+    for at, run in enumerate(runs):
+        turns.append((seen[run.variant], at))
+        seen[run.variant] += 1
+    return sorted(at for _, at in sorted(turns)[:MOST_SHOWN])
 
 
 def _kind(run: RunResults) -> tuple[str, Any]:

@@ -77,10 +77,10 @@ def page(
             title=title,
             version=__version__,
             source=SOURCE,
-            css=_safe(_resource("page.css")),
-            script=_safe(script),
+            css=_resource("page.css"),
+            script=script,
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            data=_safe(embedded({"colours": _ramp(), "titles": TITLES, "groups": explorer(shown)})),
+            data=embedded({"colours": _ramp(), "titles": TITLES, "groups": explorer(shown)}),
             groups=[(group, finding(group), table([group], CONTROLLED)) for group in groups],
             explained=lambda group: faithfulness_table([group]),
             alarms=alarms,
@@ -92,7 +92,7 @@ def page(
             score_charts=lambda group, x, label: _charts(score_panels(group.shown(), x), x_label=label),
             banded=lambda group: any(s.low for panel in score_panels(group, "eps") for s in panel.series),
             training={
-                name: _charts(training_panels(few(of, lambda run: run)), x_label="training step")
+                name: _charts(training_panels([of[at] for at in few(of)]), x_label="training step")
                 for name, of in by_dataset.items()
             },
             most=MOST_SHOWN,
@@ -234,8 +234,3 @@ def _template() -> Any:
 
 def _resource(name: str) -> str:
     return (files("robattr.reporting") / "page" / name).read_text(encoding="utf-8")
-
-
-def _safe(text: str) -> Any:
-    markup: Any = need("markupsafe", extra="report")
-    return markup.Markup(text)
