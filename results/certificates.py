@@ -26,7 +26,7 @@ from robattr.certificates.challenge import CERTIFICATES
 from robattr.engine.files import write_atomically
 from robattr.evaluation import OutputDir
 from robattr.models import zoo
-from robattr.reporting.certified import COLUMNS
+from robattr.reporting.certified import COLUMNS, cells
 from robattr.reporting.tables import folded, grid
 
 TEXT = """\
@@ -148,9 +148,8 @@ def read(folder: Path = RECORDS) -> list[dict[str, Any]]:
 
 def _certified(made: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
     accuracy = [f"{made['columns'][key]['value']:.1%}" for key in ("nat_acc", "noisy_acc")]
-    cells = [f"{c.show(row[c.key]['value'])} {c.show_interval(row[c.key]['low'], row[c.key]['high'])}" for c in COLUMNS]
     size = (made["map"], f"{made['examples']}", f"{made['settings']['samples']}", _in_ranges(made, row["radius"]))
-    return [f"`{made['run']}`", *size, *accuracy, *(cell.strip() for cell in cells)]
+    return [f"`{made['run']}`", *size, *accuracy, *cells(row)]
 
 
 def _attacked(made: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:

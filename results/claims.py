@@ -18,10 +18,10 @@ from typing import Literal
 import numpy as np
 
 from robattr import recipes
-from robattr.evaluation.summary import ACCURACIES
 from robattr.metrics import intervals
 from robattr.metrics.columns import COLUMN, Column
 from robattr.metrics.intervals import Estimate, Floats
+from robattr.reporting.paired import shown
 from robattr.reporting.published import DATASETS, DIFFERENT_M, INTEGRATED_GRADIENTS, SIMPLE_GRADIENT, published
 from robattr.reporting.record import APPROACHES
 from robattr.reporting.run_results import EvaluationResults, RunResults
@@ -139,7 +139,7 @@ def lowest(
     compared: Iterable[Pair], key: str, estimate: Callable[[Floats, Floats], Estimate] = mean_difference
 ) -> Estimate | None:
     """The difference of the pair of seeds whose mean difference is lowest; None without common examples."""
-    scores = [scored for pair in compared if len((scored := _shared(*pair, key))[0])]
+    scores = [scored for first, second in compared if len((scored := first.paired(second, key))[0])]
     return estimate(*min(scores, key=lambda s: float((s[1] - s[0]).mean()))) if scores else None
 
 
@@ -191,7 +191,7 @@ def range_over_m(runs: Sequence[RunResults], protocol: str) -> Iterator[Measurem
     """The best m against the worst: reproduced if they differ by no more than in the paper. All ten m are needed."""
     swept = sweep_over_m(runs)
     found: dict[str, Estimate] = {}
-    paper = {key: _spread(float(getattr(row, key)) for row in DIFFERENT_M.values()) for key in ATTRIBUTION}
+    paper = {key: _spread(row[key] for row in DIFFERENT_M.values()) for key in ATTRIBUTION}
     every = [e for run in swept for e in _by_version([run], protocol, "ig").get(_newest(swept, protocol), ())[:1]]
     if len(every) == len(DIFFERENT_M):
         for key in ATTRIBUTION:
@@ -245,12 +245,9 @@ def show_range(key: str, values: Sequence[float]) -> str:
     return show(key, high) if low == high else f"{show(key, low, unit=False)} to {show(key, high)}"
 
 
-def show_estimate(key: str, found: Estimate | None) -> str:
-    """`+2.10 points [+0.90, +3.30]`; a dash where it was not measured."""
-    if found is None:
-        return "–"
-    ends = ", ".join(show(key, end, unit=False) for end in (found.low, found.high))
-    return show(key, found.value) + (f" [{ends}]" if found.low == found.low else "")
+def show_estimate(key: str, found: Estimate) -> str:
+    """`+2.10 points [+0.90, +3.30]`, or the ratio."""
+    return show(key, found.value) if key == RATIO.key else shown(COLUMN[key], found)
 
 
 def far(run: RunResults, evaluation: EvaluationResults, *, m: int | None = None) -> bool:
@@ -258,8 +255,7 @@ def far(run: RunResults, evaluation: EvaluationResults, *, m: int | None = None)
     row = published(run.dataset, run.method, map_name=str(evaluation.summary.get("map")), m=m)
     values = {key: evaluation.column(key).get("value") for key in ("nat_acc", "adv_acc", *ATTRIBUTION)}
     return row is not None and any(
-        value is not None and round(abs(value - float(getattr(row, key))), 4) > TOLERATED
-        for key, value in values.items()
+        value is not None and round(abs(value - row[key]), 4) > TOLERATED for key, value in values.items()
     )
 
 
@@ -277,14 +273,6 @@ def _measured(
     chosen = without_sweep(runs)
     compared = pairs(_of(chosen, dataset, other), _of(chosen, dataset, method), protocol, map_name)
     return differences(compared, keys, estimate)
-
-
-def _shared(first: EvaluationResults, second: EvaluationResults, key: str) -> tuple[Floats, Floats]:
-    """The scores of both on the examples that have one in both."""
-    name = ACCURACIES.get(key, key)
-    a, b = ({r["id"]: float(r[name]) for r in e.records if r.get(name) is not None} for e in (first, second))
-    both = sorted(a.keys() & b.keys())
-    return np.array([a[i] for i in both]), np.array([b[i] for i in both])
 
 
 def _by_version(runs: Iterable[RunResults], protocol: str, map_name: str) -> dict[str, list[EvaluationResults]]:
@@ -314,7 +302,7 @@ def _papers_differences(
 ) -> dict[str, float]:
     rows = {"ig": INTEGRATED_GRADIENTS, "sg": SIMPLE_GRADIENT}[map_name]
     ours, theirs = rows[dataset, method], rows[dataset, other]
-    return {key: round(float(getattr(ours, key)) - float(getattr(theirs, key)), 4) for key in keys}
+    return {key: round(ours[key] - theirs[key], 4) for key in keys}
 
 
 def _outcome(agrees: Sequence[bool]) -> Outcome:

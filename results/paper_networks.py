@@ -100,9 +100,7 @@ def _table(heading: str, runs: Sequence[RunResults], map_name: str, paper: Mappi
 
 def _row(run: RunResults, e: EvaluationResults, *, strict: bool) -> tuple[tuple[str, str], str, list[str]]:
     """Dataset and approach, the seed, and the cells; with `strict` also the attribution columns under that protocol."""
-    flags = run.flags(e)
-    flagged = f" (flagged: {', '.join(flags)})" if flags else ""
-    name = escape_markdown(f"{APPROACHES.get(run.method, run.name)}{flagged}") + _mark(run, e)
+    name = escape_markdown(f"{APPROACHES.get(run.method, run.name)}{run.flagged(e)}") + _mark(run, e)
     cells = _cells(run, e)
     if strict:
         found = members([run], "strict", str(e.summary.get("map")))
@@ -114,7 +112,7 @@ def _row(run: RunResults, e: EvaluationResults, *, strict: bool) -> tuple[tuple[
 def _cells(run: RunResults, e: EvaluationResults, m: int | None = None) -> list[str]:
     """Our values with intervals, and below them the paper's."""
     row = published(run.dataset, run.method, map_name=str(e.summary.get("map")), m=m)
-    paper = [f"<br>paper {column.show(row.column(column.key))}" if row else "" for column in PAPERS]
+    paper = [f"<br>paper {column.show(row[column.key])}" if row else "" for column in PAPERS]
     return [f"{make_cell(e, column)}{below}" for column, below in zip(PAPERS, paper, strict=True)]
 
 

@@ -127,6 +127,6 @@ def test_an_audit_shows_certificates_when_asked(tmp_path: Path) -> None:
     found = robattr.audit(net, bars(), certify=few, **settings)  # continues the audit
     assert "What no attack can move" in (tmp_path / "a.html").read_text(encoding="utf-8")
     (certified,) = found.run.certificates
-    assert certified.radii == [0.05, 0.1, 0.25]
+    assert [row["radius"] for row in certified.summary["radii"]] == [0.05, 0.1, 0.25]
     assert certified.summary["settings"]["sigma"] == 0.1
     assert [r["id"] for r in certified.records] == [r["id"] for r in found.run.evaluations[0].records]

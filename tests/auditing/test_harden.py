@@ -56,7 +56,7 @@ def test_hardening_from_end_to_end(plain: nn.Module, tmp_path) -> None:
 
     assert {"nat_acc", "topk", "kendall"} <= found.difference.keys()
     text = (tmp_path / "h" / "report.html").read_text(encoding="utf-8")
-    for words in ("Before and after", "IG-NORM", "Training", "Class by class"):
+    for words in ("<h2>After IG-NORM</h2>", "IG-NORM − Before", "Training", "Class by class"):
         assert words in text
     assert not (tmp_path / "h" / "hardened" / "preprocessing.json").exists()  # none was given
     config = json.loads((tmp_path / "h" / "hardened" / "config.json").read_text())

@@ -27,6 +27,8 @@ def test_a_page_of_an_audit_has_its_verdict_and_the_strictest_evaluation_first(u
 def test_sections_have_every_class_note_and_skipped_file() -> None:
     audited = run(evaluation("paper", "ig", 0.7), notes=["converted"], skipped=["a/b.png", "c\x07.png"])
     assert [section.title for section in opening(audited)] == ["Verdict", "What to do next"]
+    doubted = opening(run(evaluation("strict", "ig", 0.9, alarms=["gradients are masked"])))
+    assert doubted[0].points == ("Doubt: gradients are masked.",)
     titles = {section.title: section for section in closing(audited)}
     assert titles["What was done to the model"].points == ("converted",)
     assert titles["Files that were skipped"].points == ("a/b.png", "c\\x07.png")

@@ -18,7 +18,8 @@ from robattr.errors import CheckpointError
 from robattr.evaluation import OutputDir
 from robattr.evaluation.gallery import Gallery
 from robattr.reporting.audit_sections import certified_section
-from robattr.reporting.certified import CertificateResults, marked_maps, read_certificates, rows
+from robattr.reporting.certified import CertificateResults, read_certificates, rows
+from robattr.reporting.figures import certified_maps
 from robattr.reporting.html import page
 
 
@@ -43,9 +44,11 @@ def gallery(ids: list[int], size: int = 8) -> Gallery:
 def test_a_folder_of_certificates_is_read_without_its_attacks(folder: Path) -> None:
     (found,) = read_certificates(folder)
     assert [r["id"] for r in found.records] == list(range(6))
-    assert found.radii == [0.01, 0.03]
+    assert [row["radius"] for row in found.summary["radii"]] == [0.01, 0.03]
     certified = found.bounds.at(0.01)
-    assert found.row(0.01)["inside"]["value"] == pytest.approx(certified.inside_share[certified.answer].mean())
+    assert found.summary["radii"][0]["inside"]["value"] == pytest.approx(
+        certified.inside_share[certified.answer].mean()
+    )
     assert read_certificates(folder / "nothing") == ()
 
 
@@ -79,15 +82,15 @@ def test_the_section_says_what_is_certified_and_of_what(folder: Path) -> None:
 
 def test_the_figure_marks_pixels_of_the_examples_that_have_an_image(folder: Path) -> None:
     (found,) = read_certificates(folder)
-    figure = marked_maps(found, gallery([1, 4, 9]))
+    figure = certified_maps(found, gallery([1, 4, 9]))
     assert figure is not None
     assert len(figure.axes) == 3 * 2  # image, votes and marks of examples 1 and 4
     shades = figure.axes[4].images[0].get_array()
     inside = found.bounds.at(found.shown_radius).inside[1].reshape(8, 8)
     teal = np.isclose(shades, np.array([0x12, 0xA5, 0x94]) / 255).all(axis=2)
     np.testing.assert_array_equal(teal, inside)
-    assert marked_maps(found, gallery([9])) is None
-    assert marked_maps(found, gallery([1], size=4)) is None
+    assert certified_maps(found, gallery([9])) is None
+    assert certified_maps(found, gallery([1], size=4)) is None
 
 
 def test_the_figure_shows_the_largest_radius_at_which_something_is_certified(folder: Path) -> None:

@@ -59,8 +59,8 @@ def test_the_headline_is_computed_from_the_summaries(runs: list[Path]) -> None:
         said.cautions[0],
     )
     assert said.cautions[1:] == (
-        "NATURAL: on 3% of the examples no attack step kept the prediction; those count as unmoved, which raises "
-        "this model's score.",
+        "NATURAL: on 3% of the attacked examples no attack step kept the prediction: they count as unmoved, which "
+        "raises the score.",
     )
 
 
@@ -115,11 +115,19 @@ def test_the_page_says_that_rows_and_tables_have_different_examples_or_protocols
     (group,) = group_evaluations(read_runs(runs))
     counts = [int(e.column("topk")["n"]) for _, e in group.members]
     assert len({*counts}) == 2
-    assert examples_differ(group).endswith(f"so each row has its own: NATURAL {counts[0]}, Madry et al. {counts[1]}.")
+    assert examples_differ(group).endswith(f"so each row has its own: from {min(counts)} to {max(counts)}.")
     assert groups_differ([group]) == ""
     strict = replace(group, protocol="strict v2")
     said = groups_differ([group, strict, replace(strict, map_name="sg")])
     assert said.startswith("The tables have different protocols (paper, strict v2) and maps (ig, sg): do not compare")
+
+
+def test_a_reference_that_keeps_as_much_as_any_is_said_to(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path, method, gallery=False) for method in ("natural", "madry")]
+    for path in paths:
+        rescore(path, 0.5)
+    assert finding(group_evaluations(read_runs(paths))[0]).headline.endswith("; no other model keeps more.")
+    assert "no other" not in finding(group_evaluations(read_runs(paths[:1]))[0]).headline
 
 
 def test_models_with_other_examples_are_not_compared(tmp_path: Path) -> None:
@@ -130,6 +138,17 @@ def test_models_with_other_examples_are_not_compared(tmp_path: Path) -> None:
     (group,) = group_evaluations(read_runs(runs))
     assert unlike(group) == ["other examples"]
     assert "measured differently (other examples)" in finding(group).headline
+
+
+def test_models_whose_examples_have_other_labels_are_not_compared(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, "natural", gallery=False) for name in "ab"]
+    file = runs[1] / "records" / "paper-ig.jsonl"
+    assert unlike(group_evaluations(read_runs(runs))[0]) == []
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[0]["label"] += 1
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rescore(runs[1])
+    assert unlike(group_evaluations(read_runs(runs))[0]) == ["other examples"]
 
 
 def test_the_reference_is_a_model_without_a_regulariser_whatever_the_others_are(tmp_path: Path) -> None:

@@ -8,15 +8,14 @@ import json
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from fake_runs import METHODS, rescore, write_run
+from robattr.cli._tables import show_table
 from robattr.metrics.columns import COLUMN, PAPERS
 from robattr.reporting import tables
 from robattr.reporting.findings import finding
 from robattr.reporting.groups import group_evaluations
 from robattr.reporting.run_results import read_runs
-from robattr.reporting.tables import rich_table
 
 
 def _table(paths: list[Path]) -> tables.Table:
@@ -91,12 +90,13 @@ def test_latex_rows_have_one_cell_per_column_and_are_escaped(runs: list[Path]) -
 
 
 @pytest.mark.parametrize("width", [30, 40, 50, 60, 80, 200])
-def test_no_number_is_lost_on_a_terminal_of_any_width(tmp_path: Path, width: int) -> None:
+def test_no_number_is_lost_on_a_terminal_of_any_width(
+    tmp_path: Path, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     paths = [write_run(tmp_path / name, "ig-norm", dataset=name, gallery=False) for name in ("mnist", "fashion-mnist")]
-    out = io.StringIO()
-    console = Console(file=out, width=width)
-    console.print(rich_table(_table(paths), console))
-    shown = out.getvalue()
+    monkeypatch.setenv("COLUMNS", str(width))
+    show_table(*tables.plain(_table(paths)))
+    shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= width
     for path, printed in zip(paths, ("98.74% 81.43% 71.36% 0.2841", "85.13% 65.95% 59.22% 0.6171"), strict=True):
         columns = json.loads((path / "records" / "paper-ig.json").read_text())["columns"]

@@ -22,11 +22,9 @@ from robattr.engine.files import write_json
 from robattr.engine.processes import join
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation.summary import compare
-from robattr.metrics.columns import PAPERS
 from robattr.metrics.intervals import Comparison
 from robattr.reporting import audit_sections
 from robattr.reporting.audit_sections import Section
-from robattr.reporting.comparison import COMPARED, comparison
 from robattr.reporting.html import write_page
 from robattr.reporting.run_results import RunResults
 from robattr.reporting.verdict import Verdict, strictest, verdict
@@ -165,7 +163,7 @@ def harden(
             e for e in after.evaluations if all(e.summary[k] == first.summary[k] for k in ("protocol", "map"))
         )
         difference = compare(first.records, second.records)
-        page = _page(before, after, difference, place / "report.html", of=type(model).__name__) if world.leads else None
+        page = _page(before, after, place / "report.html", of=type(model).__name__) if world.leads else None
     return Hardened(_restored(tuned, model), outcome, verdict(before), verdict(after), difference, page)
 
 
@@ -224,16 +222,11 @@ def _restored(tuned: WrappedModel, model: nn.Module) -> nn.Module:
     return tuned.module.to(next(original.parameters()).device)
 
 
-def _page(before: RunResults, after: RunResults, found: Mapping[str, Comparison], path: Path, *, of: str) -> Path:
-    papers = {column.key: found[column.key] for column in PAPERS if column.key in found}
-    said = "After minus before, example by example, with 95% intervals and the p-value of a paired test."
-    rows = tuple(comparison(papers, ("before", "after")))
-    changed = Section("Before and after", (said,), columns=COMPARED, rows=rows)
+def _page(before: RunResults, after: RunResults, path: Path, *, of: str) -> Path:
+    judged = verdict(after)
     verdicts = [
         Section("Before", (verdict(before).headline,)),
-        Section(f"After {after.name}", (verdict(after).headline,), points=verdict(after).next_steps),
+        Section(f"After {after.name}", (judged.headline,), points=judged.next_steps),
     ]
-    return write_page(
-        [before, after], path, title=f"Hardening {of}",
-        opening=[*verdicts, changed], closing=audit_sections.closing(after, notes_of=before),
-    )  # fmt: skip
+    closing = audit_sections.closing(after, notes_of=before)
+    return write_page([before, after], path, title=f"Hardening {of}", opening=verdicts, closing=closing)

@@ -153,7 +153,7 @@ def compare(
     The p-values are those of a paired test.
     """
     with uncollected():  # imports included: a third of the time
-        from robattr.reporting.comparison import COMPARED, comparison
+        from robattr.reporting.paired import COMPARED, comparison
 
         found = _paired(first, second, f"{protocol}-{map_name}.jsonl")
     names = (first.name, second.name) if first.name != second.name else (str(first), str(second))

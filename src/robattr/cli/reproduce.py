@@ -11,6 +11,7 @@ import typer
 
 from robattr._text import printable
 from robattr.cli._options import DataDir, Device, DryRun, Fresh, Protocol, choices
+from robattr.cli._tables import show_table
 
 if TYPE_CHECKING:
     from robattr.reproduce import Job
@@ -126,7 +127,7 @@ def _show(jobs: list[Job], folder: Path, *, title: str) -> None:
     from robattr.reporting.findings import DIFFERENCES, differences, finding
     from robattr.reporting.groups import group_evaluations
     from robattr.reporting.html import write_page
-    from robattr.reporting.tables import rich_table, table
+    from robattr.reporting.tables import BOLD, plain, table
     from robattr.reproduce import results
 
     runs = results(jobs)
@@ -135,8 +136,9 @@ def _show(jobs: list[Job], folder: Path, *, title: str) -> None:
     console = Console(highlight=False)
     for found in map(finding, groups):
         console.print("\n" + "\n".join([found.headline, *found.cautions]), markup=False)
-    console.print()
-    console.print(rich_table(table(groups), console))
+    made = table(groups)
+    show_table(*plain(made))
+    console.print(made.caption.replace(BOLD, BOLD.replace("Bold", "*")), markup=False)
     titles = [COLUMN[key].title for key in DIFFERENCES]
     for pair, *cells, examples in (row for group in groups for row in differences(group)):
         said = "; ".join(f"{title} {cell}" for title, cell in zip(titles, cells, strict=True))

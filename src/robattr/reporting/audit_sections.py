@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from robattr._extras import need
 from robattr._text import printable
 from robattr.evaluation.gallery import read_gallery
 from robattr.metrics import intervals
 from robattr.metrics.columns import COLUMN
 from robattr.reporting import certified
-from robattr.reporting.figures import STYLE, inline_svg
+from robattr.reporting.figures import certified_maps, inline_svg, page_style
 from robattr.reporting.run_results import RunResults
 from robattr.reporting.tables import cell_of
 from robattr.reporting.verdict import mean_score, records_by_class, strictest, verdict
@@ -41,7 +40,7 @@ def opening(run: RunResults) -> list[Section]:
     """The sections before the numbers."""
     found = verdict(run)
     return [
-        Section("Verdict", (found.headline, *found.findings)),
+        Section("Verdict", (found.headline, *found.findings), points=tuple(f"Doubt: {each}." for each in found.doubts)),
         Section("What to do next", points=found.next_steps),
     ]
 
@@ -67,9 +66,9 @@ def certified_section(run: RunResults) -> list[Section]:
         return []
     gallery = next((read_gallery(e.gallery) for e in run.evaluations if e.gallery), None)
     figures = []
-    with need("matplotlib", extra="report").rc_context({**STYLE, "svg.fonttype": "none"}):
+    with page_style():
         for found in run.certificates:
-            drawn = None if gallery is None else certified.marked_maps(found, gallery)
+            drawn = None if gallery is None else certified_maps(found, gallery)
             if drawn is not None:
                 figures.append(inline_svg(drawn, name=f"Certified pixels of {found.summary['map']} maps"))
     columns = ("", *(column.title for column in certified.COLUMNS))
@@ -80,16 +79,14 @@ def certified_section(run: RunResults) -> list[Section]:
 def classes(run: RunResults) -> Section:
     """The scores of each class in the strictest evaluation, the most fragile class first."""
     main = strictest(run)
-    names = [str(name) for name in main.summary.get("classes") or ()]
     rows = []
     for label, records in records_by_class(main.records):
-        name = printable(names[label]) if label < len(names) else str(label)
         correct = intervals.proportion(r["correct"] for r in records)
         topk, kendall = (mean_score(records, key) for key in ("topk", "kendall"))
         order = topk.value if topk.n else 2.0
         found = {"nat_acc": correct, "topk": topk, "kendall": kendall}
         shown = (str(cell_of(COLUMN[key], asdict(e))) for key, e in found.items())
-        rows.append((order, (name, str(len(records)), *shown)))
+        rows.append((order, (main.class_name(label), str(len(records)), *shown)))
     said = f"{main.summary['protocol']} protocol, {main.summary['map']} maps; the most fragile classes first."
     titles = ("Class", "Examples", *(COLUMN[key].title for key in ("nat_acc", "topk", "kendall")))
     return Section("Class by class", (said,), columns=titles, rows=tuple(row for _, row in sorted(rows)))

@@ -62,10 +62,9 @@ def _group(group: Group, members: Sequence[Member], budget: int) -> dict[str, An
             break
         examples.append(example)
     return {
-        "key": group.key,
         "title": group.title,
         "k": group.k,
-        "strict": group.protocol.startswith("strict"),
+        "strict": members[0][1].strict,
         "shape": [height, width, channels],
         "classes": group.classes,
         "amplify": _amplify([gallery for _, _, gallery in members]),

@@ -5,25 +5,21 @@ A map that does not explain anything can be perfectly robust, so robustness is o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from robattr.metrics.columns import COLUMN, FAITHFULNESS
 from robattr.reporting.groups import Group
 from robattr.reporting.run_results import EvaluationResults
-from robattr.reporting.tables import Table, cell_of, rows_of
+from robattr.reporting.tables import Table, cell_of, table
 
 CONSTANT = 0.95  # a mean cosine between the maps of different images above this: the map hardly depends on the image
 CONTROLS = {"insertion_over_random": "a random order of the pixels", "insertion_over_edges": "the edges of the image"}
 
 
-def faithfulness_table(groups: Iterable[Group]) -> Table | None:
+def faithfulness_table(groups: Sequence[Group]) -> Table | None:
     """One row per evaluation, a dash where it was not measured; None where no evaluation has it."""
-    groups = tuple(groups)
-    if not any(measured(e) for group in groups for _, e in group.members):
-        return None
-    rows = tuple(row for group in groups for row in rows_of(group, FAITHFULNESS))
-    kinds = "; ".join(dict.fromkeys(row.kind for row in rows))
-    return Table(f"Faithfulness of attributions ({kinds}). Intervals are 95%.", rows, FAITHFULNESS)
+    known = any(measured(e) for group in groups for _, e in group.members)
+    return table(groups, FAITHFULNESS, "Faithfulness of attributions ({kinds})") if known else None
 
 
 def measured(e: EvaluationResults) -> bool:

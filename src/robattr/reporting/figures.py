@@ -21,6 +21,7 @@ from robattr.engine.files import write_atomically
 from robattr.evaluation.gallery import Array, Gallery, read_gallery
 from robattr.metrics.columns import COLUMN
 from robattr.reporting import tables
+from robattr.reporting.certified import CertificateResults
 from robattr.reporting.curves import COLOURS, Panel, score_panels, scores, styles, training_panels
 from robattr.reporting.display import brightness, ceiling
 from robattr.reporting.faithfulness import faithfulness_table
@@ -39,7 +40,8 @@ STYLE = {
     "pdf.fonttype": 42,
     "svg.hashsalt": "robattr",
 }
-MOST_MODELS = 6  # in figure 1
+MARKS = {"stay among the most important": "#12a594", "stay out": "#39414c", "not certified": "#c3c6cb"}
+MOST_MODELS = 6  # in figure 1; also examples in the figure of certificates
 LONGEST_NAME = 40  # characters
 DASHES = ("-", "--", ":", "-.")
 NO_DATES = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
@@ -111,7 +113,8 @@ def boxes(group: Group, keys: Sequence[str] = ("topk", "kendall")) -> Any | None
     if not shown:
         return None
     style = styles([run for run, _ in group.members])
-    figure = _figure(width=3.5 * len(keys), height=0.9 + 0.26 * len(shown))
+    names = [_literal(run.name) for run, _ in shown]
+    figure = _figure(width=2.9 * len(keys) + 0.06 * max(map(len, names)), height=0.9 + 0.26 * len(shown))
     figure.set_layout_engine("constrained")
     axes = figure.subplots(1, len(keys), sharey=True, squeeze=False)[0]
     for axis, key in zip(axes, keys, strict=True):
@@ -127,7 +130,7 @@ def boxes(group: Group, keys: Sequence[str] = ("topk", "kendall")) -> Any | None
             patch.set_facecolor(_colour(style[run.name]))
             patch.set_alpha(0.55)
         axis.set_xlabel(scores(group)[key])
-    axes[0].set_yticks(range(1, len(shown) + 1), [_literal(run.name) for run, _ in shown], fontsize=8)
+    axes[0].set_yticks(range(1, len(shown) + 1), names, fontsize=8)
     axes[0].invert_yaxis()
     return figure
 
@@ -170,6 +173,36 @@ def lines(panels: Sequence[Panel], *, x_label: str) -> Any | None:
     return figure
 
 
+def certified_maps(found: CertificateResults, gallery: Gallery) -> Any | None:
+    """Images, vote maps and certified pixels of a few examples; None where maps are not of the images' size."""
+    shape = tuple(found.records[0]["shape"])
+    rows = [(b, int(r["id"])) for b, r in enumerate(found.records) if r["id"] in gallery.id][:MOST_MODELS]
+    if not rows or shape != gallery.image.shape[2:]:
+        return None
+    matplotlib = need("matplotlib", extra="report")
+    there, votes = found.bounds.at(found.shown_radius), (found.bounds.low + found.bounds.high) / 2
+    shades = np.array([matplotlib.colors.to_rgb(colour) for colour in MARKS.values()])
+    figure = _figure(width=1.25 * len(rows), height=4.2)
+    edges = {"left": 0.06, "right": 1.0, "bottom": 0.09, "top": 1.0, "wspace": 0.08, "hspace": 0.08}
+    axes = figure.subplots(3, len(rows), squeeze=False, gridspec_kw=edges)
+    for (b, i), (image, map, marked) in zip(rows, axes.T, strict=True):
+        _image(image, gallery.image[_place(gallery, i)])
+        _map(map, votes[b].reshape(shape), 1.0)
+        _bare(marked)
+        marks = np.where(there.inside[b], 0, np.where(there.outside[b], 1, 2)).reshape(shape)
+        marked.imshow(shades[marks], interpolation="nearest")
+    for axis, title in zip(axes[:, 0], ("image", "vote map", f"r = {found.shown_radius:g}"), strict=True):
+        axis.set_ylabel(title, fontsize=8.5)
+    patches = [matplotlib.patches.Patch(color=colour, label=name) for name, colour in MARKS.items()]
+    figure.legend(handles=patches, loc="lower center", ncols=3, fontsize=8.5, handlelength=1, handleheight=1)
+    return figure
+
+
+def page_style() -> Any:
+    """The context in which the charts of a page are drawn."""
+    return need("matplotlib", extra="report").rc_context({**STYLE, "svg.fonttype": "none"})
+
+
 def inline_svg(figure: Any, *, name: str) -> str:
     """A figure as an element of the page, in the colours of its style sheet, light or dark."""
     file = io.StringIO()
@@ -180,12 +213,8 @@ def inline_svg(figure: Any, *, name: str) -> str:
     return text.replace("<svg", f'<svg class="chart" role="img" aria-label="{escape(name)}"', 1)
 
 
-def figure_name(name: str, group: Group, groups: Sequence[Group]) -> str:
-    """The file name of a group's figure without its ending; it names the group where there are several."""
-    return name if len(groups) == 1 else f"{name}-{slug(group.key)}"
-
-
 def _figures(runs: Sequence[RunResults], groups: Sequence[Group], rows: int) -> list[tuple[str, Any]]:
+    """(file name without ending, figure); the name has the group or the dataset where there are several."""
     made: list[tuple[str, Any | None]] = []
     compared = [_compared(group) for group in groups]
     for group in compared:
@@ -195,7 +224,8 @@ def _figures(runs: Sequence[RunResults], groups: Sequence[Group], rows: int) -> 
             "eps": lines(score_panels(group, "eps"), x_label="ε"),
             "iterations": lines(score_panels(group, "iterations"), x_label="iteration"),
         }
-        made += [(figure_name(name, group, groups), figure) for name, figure in found.items()]
+        suffix = "" if len(groups) == 1 else f"-{slug(group.key)}"
+        made += [(f"{name}{suffix}", figure) for name, figure in found.items()]
     every, shown = ({run.path for group in of for run, _ in group.members} for of in (groups, compared))
     datasets = dict.fromkeys(run.dataset for run in runs)
     for dataset in datasets:
@@ -206,7 +236,7 @@ def _figures(runs: Sequence[RunResults], groups: Sequence[Group], rows: int) -> 
 
 
 def _compared(group: Group) -> Group:
-    """Keep one m beside other methods; runs that vary m alone (the paper's table 2) are all compared."""
+    """Keep one m of each method where there are several methods; runs that vary m alone are all compared."""
     return group.with_one_m() if len({run.method for run, _ in group.members}) > 1 else group
 
 
@@ -231,9 +261,8 @@ def _example(axes: Sequence[Sequence[Any]], gallery: Gallery, place: int, record
     else:  # an older record of large images has the maps alone
         _bare(axes[1][0])
         axes[1][0].text(0.5, 0.5, "image\nnot stored", ha="center", va="center", fontsize=7.5, color="#5b6168")
-    for axis, values in zip((axes[0][1], axes[1][1]), (gallery.before[place], gallery.after[place][step]), strict=True):
-        _bare(axis)
-        axis.imshow(brightness(values, top), cmap="magma", vmin=0, vmax=1, interpolation="nearest")
+    _map(axes[0][1], gallery.before[place], top)
+    _map(axes[1][1], gallery.after[place][step], top)
     topk, kendall = record.get("topk"), record.get("kendall")
     if topk is None or kendall is None:
         topk, kendall = float(gallery.topk[place, step]), float(gallery.kendall[place, step])
@@ -247,11 +276,14 @@ def _image(axis: Any, image: Array) -> None:
     axis.imshow(shown, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
 
 
+def _map(axis: Any, values: Array, top: float) -> None:
+    _bare(axis)
+    axis.imshow(brightness(values, top), cmap="magma", vmin=0, vmax=1, interpolation="nearest")
+
+
 def _bare(axis: Any) -> None:
-    axis.set_xticks([])
-    axis.set_yticks([])
-    for spine in axis.spines.values():
-        spine.set_visible(False)
+    axis.set(xticks=[], yticks=[])
+    axis.spines[:].set_visible(False)
 
 
 def _figure(*, width: float, height: float) -> Any:

@@ -11,7 +11,7 @@ from robattr.metrics.columns import COLUMN
 from robattr.metrics.intervals import Estimate
 from robattr.reporting.faithfulness import unexplained
 from robattr.reporting.groups import Group
-from robattr.reporting.paired import MOST_RIVALS, difference, settled, unlike
+from robattr.reporting.paired import MOST_RIVALS, difference, settled, shown, unlike
 from robattr.reporting.run_results import EvaluationResults, RunResults
 
 Member = tuple[RunResults, EvaluationResults]
@@ -58,20 +58,20 @@ def differences(group: Group) -> list[tuple[str, ...]]:
     rows = []
     for first, second in pairs:
         found = {key: difference(first[1], second[1], key) for key in DIFFERENCES}
-        cells = (_shown(key, d) + ("" if settled(d) else ", not settled") for key, d in found.items())
+        cells = (shown(COLUMN[key], d) + ("" if settled(d) else ", not settled") for key, d in found.items())
         rows.append((f"{second[0].name} − {first[0].name}", *cells, f"{found['topk'].n:,}"))
     return rows
 
 
 def examples_differ(group: Group) -> str:
     """A sentence where the scores of the models are over different examples; else ""."""
-    counts = {run.name: int(e.column("topk").get("n") or 0) for run, e in group.members}
-    if len({*counts.values()}) < 2 and len(group.counts) < 2:
+    counts = [int(e.column("topk").get("n") or 0) for _, e in group.members]
+    if len({*counts}) < 2 and len(group.counts) < 2:
         return ""
-    listed = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-    if len(counts) > MOST_RIVALS:
-        listed = f"from {min(counts.values()):,} to {max(counts.values()):,}"
-    return f"Scores are over the examples that a model classifies correctly, so each row has its own: {listed}."
+    return (
+        "Scores are over the examples that a model classifies correctly, so each row has its own: from "
+        f"{min(counts):,} to {max(counts):,}."
+    )
 
 
 def groups_differ(groups: Sequence[Group]) -> str:
@@ -99,7 +99,7 @@ def _headline(group: Group, reference: Member, best: Member) -> str:
         f"{reference[0].name} model{_noise(reference[1], 'random noise of the same size')}"
     )
     if best[0] is reference[0]:
-        return f"{opening}."
+        return f"{opening}; no other model keeps more." if len(_scored(group)) > 1 else f"{opening}."
     sentence = f"{opening}, and {_moved(best[1])} of those of the {best[0].name} model{_noise(best[1], 'noise')}"
     accuracy = difference(reference[1], best[1], "nat_acc")
     if not accuracy.n:
@@ -135,18 +135,7 @@ def _cautions(scored: list[Member], reference: Member, best: Member) -> list[str
                 f"Of {len(scored):,} models, the most robust one is compared with the {MOST_RIVALS} next to it."
             )
     said += [f"The maps of {run.name}: {reason}." for run, e in scored for reason in unexplained(e)]
-    for run, e in scored:
-        share = e.summary.get("never_kept")
-        if share is not None and float(share) >= 0.02:
-            counted = (
-                "those count as unmoved, which raises this model's score"
-                if str(e.summary.get("protocol")).startswith("paper")
-                else "those have no score"
-            )
-            said.append(
-                f"{run.name}: on {100 * float(share):.0f}% of the examples no attack step kept the prediction; "
-                f"{counted}."
-            )
+    said += [f"{run.name}: {e.failures}." for run, e in scored if e.failures]
     return said
 
 
@@ -165,17 +154,8 @@ def _rivals(scored: Sequence[Member], best: Member) -> list[Member]:
     return [member for member in others if id(member) in nearest]
 
 
-def _shown(key: str, d: Estimate) -> str:
-    """`+2.10 points [+0.90, +3.30]`."""
-    column = COLUMN[key]
-    if d.low != d.low:
-        return "no interval"  # of one example, or none
-    ends = ", ".join(column.show_difference(end, unit=False) for end in (d.low, d.high))
-    return f"{column.show_difference(d.value)} [{ends}]"
-
-
 def _measured(key: str, d: Estimate) -> str:
-    return f"{_shown(key, d)} on the {d.n:,} examples of both"
+    return f"{shown(COLUMN[key], d)} on the {d.n:,} examples of both"
 
 
 def _moved(evaluation: EvaluationResults) -> str:

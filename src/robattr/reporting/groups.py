@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from robattr.data import known
 from robattr.errors import CheckpointError
@@ -14,8 +14,6 @@ from robattr.reporting.record import evaluated_dataset
 from robattr.reporting.run_results import EvaluationResults, RunResults
 
 MOST_SHOWN = 24  # runs in a chart: as many as have a look of their own
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -61,41 +59,31 @@ class Group:
 
     def shown(self) -> Group:
         """The group as charts show it: of more than MOST_SHOWN runs the first seed of each variant, then the next."""
-        return replace(self, members=tuple(few(self.members, lambda member: member[0])))
-
-    def ms(self, like: RunResults) -> set[int]:
-        """The values of m, the nodes of the integral in training, among the runs of one method on one network."""
-        return self._ms.get(_kind(like), set())
+        return replace(self, members=tuple(self.members[at] for at in few([run for run, _ in self.members])))
 
     @cached_property
-    def _ms(self) -> dict[tuple[str, Any], set[int]]:
-        found: dict[tuple[str, Any], set[int]] = {}
+    def _by_m(self) -> dict[tuple[str, Any], dict[int, list[RunResults]]]:
+        """For each method on each network, its runs by m, the nodes of the integral in training."""
+        found: dict[tuple[str, Any], dict[int, list[RunResults]]] = {}
         for run, _ in self.members:
             if run.m is not None:
-                found.setdefault(_kind(run), set()).add(run.m)
+                found.setdefault(_kind(run), {}).setdefault(run.m, []).append(run)
         return found
 
     def varies_m(self, run: RunResults) -> bool:
         """Whether the runs of this method on this network have several m, as in the paper's table 2."""
-        return len(self.ms(run)) > 1
+        return len(self._by_m.get(_kind(run), ())) > 1
 
     def with_one_m(self) -> Group:
-        """Keep one m of each method on each network that has several.
+        """Keep one m of each method on each network: that of most runs, then of most steps, then the largest."""
 
-        The m with most runs; of equals the one with most examples, then the longest training, then the m of other
-        methods, then the paper's 50.
-        """
-        others = {run.m for run, _ in self.members if not self.varies_m(run)}
+        def rank(item: tuple[int, list[RunResults]]) -> tuple[int, ...]:
+            m, runs = item
+            return len(runs), sum(run.config.get("steps") or 0 for run in runs), m
 
-        def rank(like: RunResults, m: int) -> tuple[float, ...]:
-            runs = [(r, e) for r, e in self.members if _kind(r) == _kind(like) and r.m == m]
-            steps = sum(r.config.get("steps") or 0 for r, _ in runs)
-            return len(runs), sum(len(e.records) for _, e in runs), steps, m in others, m == 50, m
-
-        def kept(run: RunResults) -> bool:
-            return not self.varies_m(run) or run.m == max(self.ms(run), key=lambda m: rank(run, m))
-
-        return replace(self, members=tuple((run, e) for run, e in self.members if kept(run)))
+        chosen = {kind: max(by_m.items(), key=rank)[0] for kind, by_m in self._by_m.items()}
+        kept = tuple((run, e) for run, e in self.members if run.m in (None, chosen.get(_kind(run))))
+        return replace(self, members=kept)
 
 
 def group_evaluations(runs: Iterable[RunResults]) -> tuple[Group, ...]:
@@ -114,15 +102,14 @@ def group_evaluations(runs: Iterable[RunResults]) -> tuple[Group, ...]:
     return tuple(Group(*key[:3], tuple(m), show_k=same[key[:3]] > 1) for key, m in gathered.items())
 
 
-def few(items: Sequence[T], run_of: Callable[[T], RunResults]) -> list[T]:
-    """At most MOST_SHOWN of the items, in their order: the first of each variant, then the second, and so on."""
+def few(runs: Sequence[RunResults]) -> list[int]:
+    """The positions of at most MOST_SHOWN runs: the first of each variant, then the second, and so on."""
     seen: Counter[str] = Counter()
     turns = []
-    for number, item in enumerate(items):
-        variant = run_of(item).variant
-        turns.append((seen[variant], number))
-        seen[variant] += 1
-    return [items[number] for number in sorted(number for _, number in sorted(turns)[:MOST_SHOWN])]
+    for at, run in enumerate(runs):
+        turns.append((seen[run.variant], at))
+        seen[run.variant] += 1
+    return sorted(at for _, at in sorted(turns)[:MOST_SHOWN])
 
 
 def _kind(run: RunResults) -> tuple[str, Any]:

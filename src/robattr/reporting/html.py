@@ -31,7 +31,7 @@ from robattr.reporting.curves import Panel, score_panels, scores, training_panel
 from robattr.reporting.explorer import explorer
 from robattr.reporting.export import portable
 from robattr.reporting.faithfulness import faithfulness_table
-from robattr.reporting.figures import STYLE, boxes, inline_svg, lines
+from robattr.reporting.figures import boxes, inline_svg, lines, page_style
 from robattr.reporting.findings import DIFFERENCES, alarms, differences, examples_differ, finding, groups_differ
 from robattr.reporting.groups import MOST_SHOWN, Group, few, group_evaluations
 from robattr.reporting.published import SOURCE
@@ -55,12 +55,12 @@ def page(
 ) -> str:
     """Render the runs as one HTML document, with sections before and after the measurements.
 
-    Without given sections, audits among the runs add their own: the verdict, the control, the classes.
+    Without given sections, audits among the runs add their own: the verdict, certificates, the classes.
     """
     template = _template()
     runs = [strictest_first(run) if run.method == audit_sections.METHOD else run for run in runs]
     found = audit_sections.audits(runs)
-    led = bool(opening) or (len(runs) == 1 and bool(found))
+    led = len(runs) == 1 and bool(found)  # the verdict says what the headline would
     if not opening and not closing:
         opening, closing = (
             [replace(s, title=f"{s.title}: {run.name}") if len(runs) > 1 else s for run in found for s in make(run)]
@@ -72,15 +72,15 @@ def page(
     for run in runs:
         by_dataset.setdefault(run.dataset, []).append(run)
     script = _resource("explorer.js")
-    with need("matplotlib", extra="report").rc_context({**STYLE, "svg.fonttype": "none"}):
+    with page_style():
         html: str = template.render(
             title=title,
             version=__version__,
             source=SOURCE,
-            css=_safe(_resource("page.css")),
-            script=_safe(script),
+            css=_resource("page.css"),
+            script=script,
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            data=_safe(embedded({"colours": _ramp(), "titles": TITLES, "groups": explorer(shown)})),
+            data=embedded({"colours": _ramp(), "titles": TITLES, "groups": explorer(shown)}),
             groups=[(group, finding(group), table([group], CONTROLLED)) for group in groups],
             explained=lambda group: faithfulness_table([group]),
             alarms=alarms,
@@ -92,7 +92,7 @@ def page(
             score_charts=lambda group, x, label: _charts(score_panels(group.shown(), x), x_label=label),
             banded=lambda group: any(s.low for panel in score_panels(group, "eps") for s in panel.series),
             training={
-                name: _charts(training_panels(few(of, lambda run: run)), x_label="training step")
+                name: _charts(training_panels([of[at] for at in few(of)]), x_label="training step")
                 for name, of in by_dataset.items()
             },
             most=MOST_SHOWN,
@@ -103,7 +103,7 @@ def page(
             opening=opening,
             closing=closing,
             runs=runs,
-            evaluated=EVALUATED,
+            evaluated=lambda e: {key: e.summary[key] for key in EVALUATED if e.summary.get(key) is not None},
             differing=_differing(runs),
             commands=_commands(runs),
         )
@@ -157,10 +157,10 @@ def _quartiles(group: Group, key: str) -> str:
 
 
 def _attack(group: Group) -> str:
-    """`k = 100 · ε = 0.1 · 15 iterations · 150 examples`: the settings that all evaluations share."""
+    """`k = 100 · ε = 0.1 · 15 iterations · 150 examples`: what all evaluations of the group share."""
     summaries = [e.summary for _, e in group.members]
     said = [f"k = {group.k:,}"]
-    for key, form in (("eps", "ε = {:g}"), ("steps", "{} iterations"), ("repeats", "{} repeats")):
+    for key, form in (("eps", "ε = {:.4g}"), ("steps", "{} iterations"), ("repeats", "{} repeats")):
         values = {s.get("settings", {}).get(key) for s in summaries}
         said += [form.format(value) for value in values if len(values) == 1 and value is not None]
     counts = {s.get("examples") for s in summaries}
@@ -234,8 +234,3 @@ def _template() -> Any:
 
 def _resource(name: str) -> str:
     return (files("robattr.reporting") / "page" / name).read_text(encoding="utf-8")
-
-
-def _safe(text: str) -> Any:
-    markup: Any = need("markupsafe", extra="report")
-    return markup.Markup(text)

@@ -19,7 +19,7 @@ from robattr.metrics.columns import CONTROLLED
 from robattr.models.weights_file import read_tensors
 from robattr.reporting.export import portable
 from robattr.reporting.run_results import EvaluationResults, RunResults, read_run
-from robattr.reporting.tables import make_cell
+from robattr.reporting.tables import grid, make_cell
 from robattr.training.config import BOOKKEEPING, TrainConfig
 from robattr.training.run_directory import RunDirectory
 
@@ -111,11 +111,16 @@ def _measurements(run: RunResults) -> Iterator[str]:
     if not run.evaluations:
         yield NOT_MEASURED
         return
-    yield "| Protocol | ε | Examples | " + " | ".join(column.title for column in CONTROLLED) + " |"
-    yield "|" + "---|" * (3 + len(CONTROLLED))
-    for e in run.evaluations:
-        cells = [_kind(e), f"{float(e.summary['settings']['eps']):.4g}", str(e.examples)]
-        yield "| " + " | ".join([*cells, *(str(make_cell(e, column)) for column in CONTROLLED)]) + " |"
+    rows = [
+        [
+            _kind(e),
+            f"{float(e.summary['settings']['eps']):.4g}",
+            str(e.examples),
+            *(str(make_cell(e, c)) for c in CONTROLLED),
+        ]
+        for e in run.evaluations
+    ]
+    yield grid(("Protocol", "ε", "Examples", *(column.title for column in CONTROLLED)), rows)
     yield ""
     yield MEANING
 

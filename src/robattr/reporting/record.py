@@ -48,7 +48,7 @@ FORM = {
     "training": {"steps?": COUNT, "lines?": int, str: NUMBER}, "curve": {str: {str: [NUMBER]}}, "summary": SUMMARY,
     "examples": {"id": [int], "label?": [COUNT], "predicted?": [COUNT], str: [(float, bool, None)]},
 }  # fmt: skip
-APPROACHES = {  # the sources' names, in the order of tables; an objective of the user's has a name of its own
+APPROACHES = {  # names of the methods, in the order of tables
     "natural": "NATURAL", "madry": "Madry et al.", "ig-norm": "IG-NORM", "ig-sum-norm": "IG-SUM-NORM",
     "input-gradient": "Input gradient", "loss-output": "Loss output", "sinha": "Sinha et al.",
     "distributional-ig": "Distributional IG", "trades": "TRADES", "igr": "IGR", "aat": "AAT", "adv-aat": "AdvAAT",
@@ -143,7 +143,7 @@ def slug(text: object) -> str:
 
 
 def method_of(config: Mapping[str, Any], default: str) -> str:
-    """The method of a run; of an objective of the user's its name, the recipe without the dataset."""
+    """The method of a run; for a user-defined objective the recipe without its dataset."""
     method, recipe = str(config.get("method") or default), str(config.get("recipe") or "").partition("/")[2]
     return recipe if recipe and method == "custom" else method
 
@@ -155,13 +155,8 @@ def approach(config: Mapping[str, Any], default: str) -> str:
     return str(config.get("name") or f"{APPROACHES.get(method, method)}{network}")
 
 
-def regularises(method: Any) -> bool:
-    """Whether a method's objective is more than the clean loss; one of the user's counts as such."""
-    return bool(method != "natural")
-
-
 def integrates(method: Any) -> bool:
-    """Whether a method's objective depends on m; one of the user's counts as such."""
+    """Whether a method's objective depends on m; a user-defined one is assumed to."""
     return method in INTEGRATING or method not in get_args(Method)
 
 

@@ -7,14 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from robattr._form import uncollected
+from robattr._text import printable
 from robattr.engine.files import read_object
 from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
 from robattr.evaluation.flags import TRANSFER
 from robattr.evaluation.records import read_settings
 from robattr.evaluation.scores import SATURATED
-from robattr.evaluation.summary import read_checked, records_of
+from robattr.evaluation.summary import ACCURACIES, read_checked, records_of
+from robattr.metrics.intervals import Floats
 from robattr.reporting.certified import CertificateResults, read_certificates
 from robattr.reporting.record import (
     APPROACHES,
@@ -26,13 +30,13 @@ from robattr.reporting.record import (
     protocol_of,
     read_log,
     read_record,
-    regularises,
     rows,
     run_name,
     variant,
 )
 from robattr.reporting.training_log import TrainingSummary, summarise
 
+FAILURES = 0.02  # a share of examples without a prediction-keeping attack step that is worth a sentence
 DISTINGUISHING = ("m", "weight", "eps", "steps", "seed")  # settings that tell runs of one method apart
 
 
@@ -52,6 +56,19 @@ class EvaluationResults:
         return protocol_of(self.summary)
 
     @property
+    def strict(self) -> bool:
+        """Whether the protocol is a stronger one than the paper's: `strict`, `exhaustive`."""
+        return not self.protocol.startswith("paper")
+
+    @property
+    def failures(self) -> str:
+        """A sentence about the examples on which every attack step changed the prediction; "" where they are few."""
+        share = float(self.summary.get("never_kept") or 0)
+        counted = "they have no score" if self.strict else "they count as unmoved, which raises the score"
+        said = f"on {share:.0%} of the attacked examples no attack step kept the prediction: {counted}"
+        return said if share >= FAILURES else ""
+
+    @property
     def examples(self) -> int:
         return int(self.summary.get("examples") or len(self.records))
 
@@ -62,10 +79,17 @@ class EvaluationResults:
         return int(settings.get("eval_k", settings.get("k", 100)))
 
     def column(self, name: str) -> Mapping[str, Any]:
-        """A column of the summary: value, low, high and n; {} where it was not measured."""
+        """A column of the summary: value, low, high and n, as far as it has them; {} where it was not measured."""
+        if name == "never_kept":
+            return {"value": self.summary.get(name)}
         if name == "same_class_cosine":  # of several examples together: no column of the records
             return self.summary.get(name) or {}
         return (self.summary.get("columns") or {}).get(name) or {}
+
+    def class_name(self, label: int) -> str:
+        """The name of a class, printable; its number where the summary has none."""
+        names = self.summary.get("classes") or ()
+        return printable(str(names[label])) if label < len(names) else str(label)
 
     def record(self, example: int) -> Mapping[str, Any]:
         """The record of an example; {} where there is none."""
@@ -75,12 +99,19 @@ class EvaluationResults:
         """A score over the examples that have one: those that were classified correctly."""
         return [float(r[name]) for r in self.records if r.get(name) is not None]
 
+    def paired(self, other: EvaluationResults, name: str) -> tuple[Floats, Floats]:
+        """A column of both evaluations on the examples that have it in both."""
+        key = ACCURACIES.get(name, name)
+        one, two = ({r["id"]: float(r[key]) for r in e.records if r.get(key) is not None} for e in (self, other))
+        both = sorted(one.keys() & two.keys())
+        return np.array([one[i] for i in both]), np.array([two[i] for i in both])
+
 
 @dataclass(frozen=True)
 class RunResults:
     """A run with its evaluations, read from its directory or its records.
 
-    name         the name in tables: that of the method, and what sets the run apart
+    name         the name in tables: the method, and what distinguishes the run from others of it
     variant      the name in files
     metrics      the training log; a record has a thinned one
     training     the end of the training, always from the whole log
@@ -109,13 +140,19 @@ class RunResults:
         name = f"{evaluation.summary.get('protocol')}@transfer"
         others = [e for e in self.evaluations if e.summary.get("protocol") == name]
         same = [e for e in others if e.summary.get("map") == evaluation.summary.get("map")]
-        stronger = [TRANSFER] if any(_lower(e, evaluation) for e in same) else []
-        return (*map(str, evaluation.summary.get("flags") or ()), *stronger)
+        lowered = [b - a for e in same for a, b in (e.paired(evaluation, key) for key in ("topk", "kendall"))]
+        stronger = any(len(d) and d.mean() > SATURATED for d in lowered)
+        return (*map(str, evaluation.summary.get("flags") or ()), *([TRANSFER] if stronger else []))
+
+    def flagged(self, evaluation: EvaluationResults) -> str:
+        """` (flagged: masked gradients)`; "" without a flag."""
+        flags = self.flags(evaluation)
+        return f" (flagged: {', '.join(flags)})" if flags else ""
 
     @property
     def regularised(self) -> bool:
-        """Whether the objective is more than the clean loss; one of the user's counts as such."""
-        return regularises(self.config.get("method"))
+        """Whether the objective is more than the clean loss; a user-defined one counts as regularised."""
+        return bool(self.config.get("method") != "natural")
 
     @property
     def m(self) -> int | None:
@@ -233,16 +270,6 @@ def _read_record(file: Path) -> RunResults:
         training=TrainingSummary(**record["training"]),
         evaluations=(EvaluationResults(record["summary"], examples, _gallery(file), file, record["weights"]),),
     )
-
-
-def _lower(one: EvaluationResults, other: EvaluationResults) -> bool:
-    """Whether one evaluation has a lower mean score than the other, on the examples of both, by more than 0.01."""
-    for name in ("topk", "kendall"):
-        a, b = ({r["id"]: float(r[name]) for r in e.records if r.get(name) is not None} for e in (one, other))
-        both = a.keys() & b.keys()
-        if both and sum(b[i] - a[i] for i in both) / len(both) > SATURATED:
-            return True
-    return False
 
 
 def _gallery(summary: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""The paper's table: our values with intervals and the paper's, as Markdown, LaTeX, CSV or for a terminal.
+"""The paper's table: our values with intervals and the paper's, as Markdown, LaTeX, CSV or plain rows.
 
 The columns are those of `metrics.columns`.
 """
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from robattr._extras import need
 from robattr.metrics.columns import COLUMNS, Column
 from robattr.reporting.groups import Group
 from robattr.reporting.paired import unlike, winner
@@ -88,23 +87,24 @@ class Table:
         return any(cell.best for row in self.rows for cell in row.cells)
 
 
-def table(groups: Iterable[Group], columns: tuple[Column, ...] = COLUMNS) -> Table:
+def table(
+    groups: Iterable[Group],
+    columns: tuple[Column, ...] = COLUMNS,
+    title: str = "Robustness of attributions ({kinds}, k = {k})",
+) -> Table:
     """One row per evaluation; the best of a group is marked where its difference from the others is settled."""
     groups = tuple(groups)
-    rows = tuple(row for group in groups for row in rows_of(group, columns))
+    rows = tuple(row for group in groups for row in _rows(group, columns))
     kinds = "; ".join(dict.fromkeys(row.kind for row in rows))
     k = ", ".join(map(str, sorted({group.k for group in groups})))
-    caption = f"Robustness of attributions ({kinds}, k = {k}). Intervals are 95%."
-    shown = Table(caption, rows, columns)
-    said = [caption, *([BOLD] if shown.has_best else []), *([f"Paper: {SOURCE}."] if shown.has_paper else [])]
-    return replace(shown, caption=" ".join(said))
+    made = Table(f"{title.format(kinds=kinds, k=k)}. Intervals are 95%.", rows, columns)
+    further = [*([BOLD] if made.has_best else []), *([f"Paper: {SOURCE}."] if made.has_paper else [])]
+    return replace(made, caption=" ".join([made.caption, *further]))
 
 
 def make_cell(evaluation: EvaluationResults, column: Column) -> Cell:
     """The cell of one evaluation, without the paper's value."""
-    share = {"value": evaluation.summary.get("never_kept")}
-    found = share if column.key == "never_kept" else evaluation.column(column.key)
-    return cell_of(column, found)
+    return cell_of(column, evaluation.column(column.key))
 
 
 def cell_of(column: Column, found: Mapping[str, Any]) -> Cell:
@@ -113,38 +113,33 @@ def cell_of(column: Column, found: Mapping[str, Any]) -> Cell:
     return Cell(column, value, low, high)
 
 
-def rows_of(group: Group, columns: Sequence[Column] = COLUMNS) -> list[Row]:
-    """The rows of a group, with these columns; a dash where an evaluation has not measured one."""
+def _rows(group: Group, columns: Sequence[Column]) -> list[Row]:
+    """The rows of a group; a dash where an evaluation has not measured a column."""
     same_count = len(group.counts) == 1
-    made = [[make_cell(e, column) for column in columns] for _, e in group.members]
     marked = same_count and not unlike(group)
     ours = [e for _, e in group.members]
     best = [winner(ours, column.key) if marked and column.mark_best else None for column in columns]
     rows = []
-    for (run, e), cells in zip(group.members, made, strict=True):
-        full = (
-            replace(
-                c,
-                paper=_paper(run, e, c.column, by_m=group.varies_m(run)),
-                best=first is e,
-            )
-            for c, first in zip(cells, best, strict=True)
+    for run, e in group.members:
+        by_m = group.varies_m(run)
+        cells = tuple(
+            replace(make_cell(e, column), paper=_paper(run, e, column, by_m=by_m), best=first is e)
+            for column, first in zip(columns, best, strict=True)
         )
-        label = run.name if same_count else f"{run.name}, {e.examples:,} examples"
-        flags = run.flags(e)
-        label = f"{label} (flagged: {', '.join(flags)})" if flags else label
-        rows.append(Row(group.dataset, group.protocol, group.map_name, run.name, label, e.examples, tuple(full), flags))
+        label = (run.name if same_count else f"{run.name}, {e.examples:,} examples") + run.flagged(e)
+        about = group.dataset, group.protocol, group.map_name, run.name, label, e.examples
+        rows.append(Row(*about, cells, run.flags(e)))
     return rows
 
 
 def _paper(run: RunResults, evaluation: EvaluationResults, column: Column, *, by_m: bool) -> float | None:
-    """The paper's value, for its own protocol only: beside another one it would invite a false comparison."""
+    """The paper's value, for its own protocol only: values of other protocols do not compare with it."""
     if evaluation.summary.get("protocol") != "paper":
         return None
     # Table 2 where m varies, else table 1: ten midpoints are not the paper's ten right ends.
     m = run.config.get("m") if by_m else None
     row = published(run.dataset, run.method, map_name=str(evaluation.summary.get("map")), m=m)
-    return row.column(column.key) if row else None
+    return row.get(column.key) if row else None
 
 
 def markdown(made: Table) -> str:
@@ -202,44 +197,18 @@ def csv(made: Table) -> str:
     return out.getvalue()
 
 
-def rich_table(made: Table, console: Any) -> Any:
-    """A `rich` table for a terminal: a row per evaluation, or a line per value where the terminal is too narrow."""
-    rich = {name: need(f"rich.{name}", extra="cli") for name in ("table", "text", "box")}
-    text = rich["text"].Text  # not str: a name in square brackets is not markup
+def plain(made: Table) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows for a terminal: value, interval and the paper's value on a line each, `*` after the best."""
     several = len({made.place(row) for row in made.rows}) > 1
 
-    def shown(cell: Cell, between: str) -> Any:
-        faint = "not bold dim default"
-        drawn = text(cell.shown, style="bold green" if cell.best else "")
-        if cell.interval:
-            drawn.append(f"{between}{cell.interval.strip('[]').replace(', ', '–')}", style=faint)
-        if cell.paper_shown:
-            drawn.append(f"{between}paper {cell.paper_shown}", style=faint)
-        return drawn
+    def lines(cell: Cell) -> str:
+        ends = cell.interval.strip("[]").replace(", ", "–")
+        paper = f"paper {cell.paper_shown}" if cell.paper_shown else ""
+        return "\n".join(part for part in (cell.shown + "*" * cell.best, ends, paper) if part)
 
-    style = {"box": rich["box"].SIMPLE_HEAD, "caption": text(made.caption, style="dim"), "caption_justify": "left"}
-    wide = rich["table"].Table(**style, pad_edge=False)
-    for heading in ["Dataset", "Approach"] if several else ["Approach"]:
-        wide.add_column(heading, no_wrap=True)
-    for column in made.columns:
-        wide.add_column(column.title, justify="right", no_wrap=True)
-    narrow = rich["table"].Table(**style, pad_edge=False, show_header=False)
-    narrow.add_column(no_wrap=True)
-    narrow.add_column(overflow="fold")
-    previous = None
-    for row in made.rows:
-        place = made.place(row)
-        if previous not in (None, place):
-            wide.add_section()
-        previous = place
-        names = [text(place), text(row.label)] if several else [text(row.label)]
-        wide.add_row(*names, *(shown(cell, "\n") for cell in row.cells))
-        narrow.add_row("", text(f"{place} · {row.label}" if several else row.label, style="bold"))
-        for cell in row.cells:
-            narrow.add_row(text(cell.column.title), shown(cell, " "))
-        narrow.add_section()
-    unlimited = console.options.update_width(10_000)
-    return wide if console.measure(wide, options=unlimited).maximum <= console.width else narrow
+    headings = [*(["Dataset"] if several else []), "Approach", *(column.title for column in made.columns)]
+    rows = [[*([made.place(row)] if several else []), row.label, *map(lines, row.cells)] for row in made.rows]
+    return headings, rows
 
 
 def _markdown_cell(cell: Cell) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from robattr._text import printable
 from robattr.metrics import intervals
 from robattr.metrics.columns import COLUMN
 from robattr.metrics.intervals import Estimate
@@ -47,7 +46,7 @@ def verdict(run: RunResults) -> Verdict:
     """Judge the audited model by its strictest evaluation.
 
     Where there are doubts about the measurement, a failed attack proves nothing: the level is then `unclear`, unless
-    the maps are fragile. Maps that hold must also explain something: else they are `vacuous`, doubts or not.
+    the maps are fragile. Stable maps must also explain something: otherwise they are `vacuous`, doubts or not.
     """
     main = strictest(run)
     settings, topk = main.summary["settings"], main.column("topk")
@@ -117,7 +116,7 @@ def _reservations(e: EvaluationResults) -> Iterable[tuple[str, str]]:
             "Audit by a harder attack (robattr audit --protocol strict, more --iterations): noise does more.",
         )
     share = float(e.summary["never_kept"])
-    if share >= MANY and not _strict(e):
+    if share >= MANY and not e.strict:
         yield (
             f"{share:.0%} of the attacked examples count as unmoved because every attack step changed the answer",
             "Audit by the strict protocol, where those without a kept answer have no score, or at a smaller ε.",
@@ -127,10 +126,6 @@ def _reservations(e: EvaluationResults) -> Iterable[tuple[str, str]]:
             "whether the maps explain the predictions was not measured",
             "Audit again: this evaluation was made before robattr measured what maps explain.",
         )
-
-
-def _strict(e: EvaluationResults) -> bool:
-    return str(e.summary["protocol"]).startswith("strict")
 
 
 def strictest(run: RunResults) -> EvaluationResults:
@@ -144,7 +139,7 @@ def strictest_first(run: RunResults) -> RunResults:
 
     def rank(e: EvaluationResults) -> tuple[bool, int]:
         name = str(e.summary["map"])
-        return not _strict(e), wanted.index(name) if name in wanted else 99
+        return not e.strict, wanted.index(name) if name in wanted else 99
 
     return replace(run, evaluations=tuple(sorted(run.evaluations, key=rank)))
 
@@ -182,9 +177,8 @@ def _findings(run: RunResults, main: EvaluationResults) -> Iterable[str]:
             "Captum's maps have no usable derivative, so the attack followed robattr's nearest map: they can be moved "
             "at least this far."
         )
-    if (share := float(main.summary["never_kept"])) >= 0.02:
-        counted = "they have no score" if _strict(main) else "they count as unmoved, which raises the score"
-        yield f"On {share:.0%} of the attacked examples every attack step changed the answer: {counted}."
+    if main.failures:
+        yield f"{main.failures[0].upper()}{main.failures[1:]}."
 
 
 def _next_steps(run: RunResults, main: EvaluationResults, level: Level) -> Iterable[str]:
@@ -216,7 +210,7 @@ def _next_steps(run: RunResults, main: EvaluationResults, level: Level) -> Itera
     if (topk.get("n") or 0) < FEW:
         yield f"Audit more examples (--examples): fewer than {FEW} scored ones show nothing."
     if level == "holds":
-        if not _strict(main):
+        if not main.strict:
             yield "Audit by the strict protocol before you rely on this: its search is harder than the paper's."
         yield "Audit again after every retraining, and at a larger ε: the curves show where the maps begin to move."
     if topk.get("low") is not None and topk["high"] - topk["low"] > WIDE:
@@ -239,16 +233,14 @@ def _better_map(run: RunResults, main: EvaluationResults) -> str:
 
 
 def _weakest(main: EvaluationResults) -> str | None:
-    """The class whose interval is entirely below that of all examples."""
+    """Advice about the class whose interval is entirely below the interval of all examples; None without one."""
     low = main.column("topk").get("low")
-    names = main.summary.get("classes") or ()
     found = [(mean_score(records, "topk"), label) for label, records in records_by_class(main.records)]
     below = [(e.value, label) for e, label in found if e.n > 4 and low is not None and e.high < low]
     if not below:
         return None
     value, label = min(below)
-    name = printable(str(names[label])) if label < len(names) else str(label)
-    return f"Class {name!r} is the most fragile ({value:.0%} kept): look at its examples first."
+    return f"Class {main.class_name(label)!r} is the most fragile ({value:.0%} kept): look at its examples first."
 
 
 def records_by_class(records: Iterable[Mapping[str, Any]]) -> list[tuple[int, list[Mapping[str, Any]]]]:
