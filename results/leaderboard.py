@@ -1,6 +1,6 @@
-"""The leaderboard of robust explanations, rendered from the records in results/board.
+"""The leaderboard: models whose explanations hold, rendered from the records in results/board.
 
-    python -m results.leaderboard                  # write docs/leaderboard.md
+    python -m results.leaderboard                  # write docs/leaderboard.md and docs/leaderboard.html
     python -m results.leaderboard --check RECORD…  # whether a record obeys the rules; writes nothing
 
 docs/leaderboard_rules.md has the rules. A row with doubts is shown, with its flags.
@@ -9,9 +9,16 @@ docs/leaderboard_rules.md has the rules. A row with doubts is shown, with its fl
 from __future__ import annotations
 
 import argparse
+import base64
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+from markupsafe import Markup
 
 from robattr.engine.files import write_atomically
 from robattr.errors import InvalidInput, RobattrError
@@ -36,13 +43,12 @@ The [rules](leaderboard_rules.md) say how to add a model."""
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of the board; `cells` are in the order of `headings()`, and `topk` ranks the rows."""
+    """A row of the board; `cells` are (text, number to sort by) in the order of `headings()`."""
 
     dataset: str
     name: str
     examples: int
-    topk: float
-    cells: tuple[str, ...]
+    cells: tuple[tuple[str, float | None], ...]
     flags: tuple[str, ...]
 
 
@@ -90,10 +96,10 @@ def entries(runs: Sequence[RunResults]) -> list[Entry]:
         for e in run.evaluations:
             if broken := violations(run, e):
                 raise InvalidInput(f"{e.source.name} does not belong on the board: {'; '.join(broken)}")
-            cells = (_cost(run), *(str(make_cell(e, COLUMN[key])) for key in SHOWN))
-            topk = float(e.column("topk").get("value") or 0.0)
-            found.append(Entry(run.dataset, run.name, e.examples, topk, cells, flags(e)))
-    return sorted(found, key=lambda row: (DATASETS.index(row.dataset), -row.topk, row.name))
+            cells = (_cost(run), *((str(c := make_cell(e, COLUMN[key])), c.value) for key in SHOWN))
+            found.append(Entry(run.dataset, run.name, e.examples, cells, flags(e)))
+    place = 1 + SHOWN.index("topk")
+    return sorted(found, key=lambda row: (DATASETS.index(row.dataset), -(row.cells[place][1] or 0.0), row.name))
 
 
 def markdown(rows: Sequence[Entry]) -> str:
@@ -102,19 +108,46 @@ def markdown(rows: Sequence[Entry]) -> str:
     for dataset in dict.fromkeys(row.dataset for row in rows):
         of = [row for row in rows if row.dataset == dataset]
         lines = [
-            [escape_markdown(r.name), str(r.examples), *r.cells, escape_markdown("; ".join(r.flags) or "–")] for r in of
+            [
+                escape_markdown(r.name),
+                str(r.examples),
+                *(text for text, _ in r.cells),
+                escape_markdown(_joined(r.flags)),
+            ]
+            for r in of
         ]
         parts += [f"## {dataset}", grid(("Model", "Examples", *headings(), "Flags"), lines)]
     return "\n\n".join(parts) + "\n"
 
 
-def _cost(run: RunResults) -> str:
-    """The minutes of the training on one GPU; a dash where it was not on one."""
+def html(rows: Sequence[Entry]) -> str:
+    """The board as one page that sorts and filters, loads nothing, and is readable without its script."""
+    script = (RESULTS / "leaderboard.js").read_text(encoding="utf-8")
+    css = (files("robattr.reporting") / "page" / "page.css").read_text(encoding="utf-8")
+    template = (RESULTS / "leaderboard.html.j2").read_text(encoding="utf-8")
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    made: str = environment.from_string(template).render(
+        rows=rows,
+        headings=headings(),
+        datasets=list(dict.fromkeys(row.dataset for row in rows)),
+        css=Markup(css),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+    return made
+
+
+def _cost(run: RunResults) -> tuple[str, float | None]:
+    """The minutes of the training on one GPU."""
     device, processes = str(run.environment.get("device") or ""), run.environment.get("processes") or 1
     seconds = run.training.seconds
     if seconds is None or processes != 1 or device in ("", "cpu", "mps"):
-        return "–"
-    return f"{seconds / 60:.1f} ({device})"
+        return "–", None
+    return f"{seconds / 60:.1f} ({device})", seconds / 60
+
+
+def _joined(said: Sequence[str]) -> str:
+    return "; ".join(said) or "–"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -133,13 +166,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RobattrError as error:
         print(error)
         return 1
-    write_atomically(PAGE, markdown(rows).encode())
-    print(f"wrote {PAGE.relative_to(RESULTS.parent)}")
+    for page, text in ((PAGE, markdown(rows)), (PAGE.with_suffix(".html"), html(rows))):
+        write_atomically(page, text.encode())
+        print(f"wrote {page.relative_to(RESULTS.parent)}")
     return 0
 
 
 def _check(runs: Sequence[RunResults]) -> int:
-    every = [(e, violations(run, e)) for run in runs for e in run.evaluations]
+    every: list[tuple[Any, list[str]]] = [(e, violations(run, e)) for run in runs for e in run.evaluations]
     for e, broken in every:
         print(f"{e.source.name}: {'; '.join(broken) or 'obeys the rules'}")
         for flag in flags(e):

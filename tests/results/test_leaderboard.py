@@ -1,20 +1,26 @@
-"""The leaderboard on invented records: its rules, order and flags; no committed record is on it."""
+"""The leaderboard on invented records: its rules, order, flags and pages; no committed record is on it."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 from dataclasses import replace
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
 
 from fake_runs import fake_results
 from results import leaderboard
-from results.leaderboard import RESULTS, entries, flags, headings, main, markdown, violations
+from results.leaderboard import RESULTS, entries, flags, headings, html, main, markdown, violations
 from robattr.errors import InvalidInput
 from robattr.evaluation.protocol import paper, strict
 from robattr.reporting.run_results import RunResults, read_runs
 from robattr.reporting.training_log import TrainingSummary
+
+CHROMIUM = which("chromium") or which("chromium-browser")
 
 
 def entry(name: str, topk: float, *, dataset: str = "mnist", gain: float = 0.1, **summary: Any) -> RunResults:
@@ -39,9 +45,9 @@ def test_rows_are_sorted_by_dataset_and_top_k() -> None:
     rows = entries([entry("b", 0.5), entry("a", 0.7), entry("c", 0.9, dataset="gtsrb")])
     assert [(row.dataset, row.name) for row in rows] == [("mnist", "a"), ("mnist", "b"), ("gtsrb", "c")]
     shown = dict(zip(headings(), rows[0].cells, strict=True))
-    assert shown["GPU minutes"] == "4.5 (NVIDIA H200)"
-    assert shown["TopK Inter."] == "70.00% [69.0, 71.0]"
-    assert shown["Ins. over constant"] == "–"
+    assert shown["GPU minutes"] == ("4.5 (NVIDIA H200)", 4.5)
+    assert shown["TopK Inter."] == ("70.00% [69.0, 71.0]", 0.7)
+    assert shown["Ins. over constant"] == ("–", None)
     assert rows[0].flags == ()
 
 
@@ -83,15 +89,25 @@ def test_doubts_are_flags() -> None:
 def test_a_training_that_was_not_on_one_gpu_has_no_gpu_minutes() -> None:
     run = entry("a", 0.7)
     for environment in ({"device": "cpu"}, {}, {"device": "NVIDIA H200", "processes": 4}):
-        assert entries([replace(run, environment=environment)])[0].cells[0] == "–"
+        assert entries([replace(run, environment=environment)])[0].cells[0] == ("–", None)
 
 
-def test_the_board_shows_every_row_and_escapes_names() -> None:
+def test_pages_show_every_row_and_escape_names() -> None:
     rows = entries([entry("<script>alert(1)</script>|x", 0.7, alarms=["<b>"]), entry("c", 0.6, dataset="gtsrb")])
-    text = markdown(rows)
+    text, page = markdown(rows), html(rows)
     assert r"\<script\>alert(1)\</script\>\|x" in text
-    assert r"| \<b\> |" in text
     assert text.count("\n| ---") == 2
+    assert "&lt;script&gt;alert(1)" in page
+    assert page.count("<tr data-of=") == 2
+    assert page.count('data-flagged="yes"') == 1
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)
+    scripts = re.findall(r"<script>(.*?)</script>", page, flags=re.S)
+    assert policy
+    assert len(scripts) == 1
+    digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy[1]
+    assert "default-src 'none'" in policy[1]
+    assert not re.search(r'(?:src|href)="(?!#|data:)', page)
 
 
 def test_no_committed_record_is_on_the_board_yet(
@@ -106,3 +122,42 @@ def test_no_committed_record_is_on_the_board_yet(
     if not list((RESULTS / "board").glob("*.json")):
         assert main([]) == 1
         assert "nothing to render" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium runs this test")
+def test_the_page_sorts_and_filters_in_a_browser(tmp_path: Path) -> None:
+    runs = [entry("low", 0.3, alarms=["masked"]), entry("high", 0.7), entry("sign", 0.5, dataset="gtsrb")]
+    runs[1] = replace(runs[1], environment={"device": "cpu"})  # no GPU minutes: last in either order
+    page = tmp_path / "board.html"
+    page.write_text(html(entries(runs)), encoding="utf-8")
+    complaints: list[str] = []
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright runs this test")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        tab = browser.new_page()
+        tab.on("console", lambda message: complaints.append(message.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.goto(page.as_uri())
+
+        def shown() -> list[str]:
+            return tab.locator("#board tbody tr:visible th").all_inner_texts()
+
+        assert shown() == ["high", "low", "sign"]
+        by_topk = tab.get_by_role("button", name="TopK Inter.")
+        by_topk.click()
+        assert shown() == ["high", "sign", "low"]
+        by_topk.click()
+        assert shown() == ["low", "sign", "high"]
+        assert tab.locator("th[aria-sort]").all_inner_texts() == ["TopK Inter."]
+        for _ in range(2):
+            tab.get_by_role("button", name="GPU minutes").click()
+            assert shown()[-1] == "high"
+        tab.get_by_label("hide flagged").check()
+        assert sorted(shown()) == ["high", "sign"]
+        tab.get_by_label("Dataset").select_option("gtsrb")
+        assert shown() == ["sign"]
+        assert tab.get_by_role("status").inner_text() == "1 of 3 models"
+        tab.get_by_label("Model", exact=True).fill("nothing")
+        assert shown() == []
+        browser.close()
+    assert complaints == []
