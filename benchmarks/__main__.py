@@ -17,13 +17,15 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import ifia, kendall, render, scaling, training
+from benchmarks import ifia, kendall, real, render, scaling, training
 from benchmarks.measure import ALLOWED, Rates, measured_rates
 from benchmarks.results import Case, Report, read
+from robattr.auditing.record import ProtocolName
 from robattr.engine.files import write_atomically
 
 NETWORKS = ("mini", "mnist", "fashion", "gtsrb", "flower")
-CASES = (*NETWORKS, "kendall", "ifia", "scaling")
+AUDITED = ("resnet50", "vit_b_16")
+CASES = (*NETWORKS, "kendall", "ifia", "scaling", *AUDITED)
 DEFAULT = {"cuda": (*NETWORKS[1:], "kendall", "ifia"), "cpu": ("mini", "kendall", "ifia")}
 ATTACKED = {"cuda": ("mnist", "gtsrb", "flower"), "cpu": ("mini",)}
 
@@ -35,6 +37,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if has_gpu else "cpu")
     parser.add_argument("--case", choices=CASES, action="append", help="may be given several times")
     parser.add_argument("--precision", choices=tuple(ALLOWED), help="default: tf32 on a GPU, fp32 on a CPU")
+    parser.add_argument("--protocol", choices=("paper", "both"), default="paper", help="of the audits")
     parser.add_argument("--json", type=Path, help="write the results to this file, after each case")
     parser.add_argument("--quick", action="store_true", help="small batches and few repeats: a check, not a benchmark")
     parser.add_argument("--render", type=Path, nargs="*", metavar="FILE", help="render results instead of measuring")
@@ -49,18 +52,25 @@ def main(words: Sequence[str] | None = None) -> int:
     device = torch.device(options.device)
     cases = tuple(dict.fromkeys(options.case or DEFAULT[device.type]))
     arithmetic = options.precision or ("tf32" if device.type == "cuda" else "fp32")
-    report = run(device, arithmetic, cases, quick=options.quick, json=options.json)
+    report = run(device, arithmetic, cases, quick=options.quick, json=options.json, protocol=options.protocol)
     print("\n\n".join(render.sections([report.plain()])))
     return 1 if any(case.error for case in report.cases) else 0
 
 
 def run(
-    device: torch.device, arithmetic: str, cases: tuple[str, ...], *, quick: bool = False, json: Path | None = None
+    device: torch.device,
+    arithmetic: str,
+    cases: tuple[str, ...],
+    *,
+    quick: bool = False,
+    json: Path | None = None,
+    protocol: ProtocolName = "paper",
 ) -> Report:
     """Measure the cases; a failing one is recorded with its reason and the others keep their numbers."""
     begun = time.perf_counter()
     rates = measured_rates(device, arithmetic)
     options = [f"--device {device.type}", *(f"--case {name}" for name in cases), f"--precision {arithmetic}"]
+    options += [f"--protocol {protocol}"] if set(cases) & set(AUDITED) else []
     report = Report(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         command=" ".join(["python -m benchmarks", *options, *(["--quick"] if quick else [])]),
@@ -70,7 +80,7 @@ def run(
         versions=versions(),
         rates=asdict(rates),
     )
-    for name, measure in measures(cases, device, arithmetic, rates=rates, quick=quick):
+    for name, measure in measures(cases, device, arithmetic, rates=rates, quick=quick, protocol=protocol):
         print(f"{name} …", file=sys.stderr)
         case = attempt(name, measure)
         report = replace(report, cases=(*report.cases, case), seconds=time.perf_counter() - begun)
@@ -83,7 +93,7 @@ def run(
 
 
 def measures(
-    cases: tuple[str, ...], device: torch.device, arithmetic: str, *, rates: Rates, quick: bool
+    cases: tuple[str, ...], device: torch.device, arithmetic: str, *, rates: Rates, quick: bool, protocol: ProtocolName
 ) -> Iterator[tuple[str, Callable[[], Case]]]:
     """The functions that measure the cases, by name."""
     for name in cases:
@@ -94,6 +104,8 @@ def measures(
         elif name == "ifia":
             for net in ATTACKED[device.type]:
                 yield f"ifia {net}", partial(ifia.measure, net, device, arithmetic, rates=rates, quick=quick)
+        elif name in AUDITED:
+            yield name, partial(real.measure, name, device, protocol=protocol, quick=quick)
         else:
             yield name, partial(training.measure, name, device, arithmetic, rates=rates, quick=quick)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from benchmarks.measure import Work, operations, size_of
 from benchmarks.workloads import Workload
 from robattr.engine import Step, layout, precision
+from robattr.engine.batch_size import SECOND_ORDER, bytes_per_row
 from robattr.formula import PGD, Change, Robust
 from robattr.formula.network import bind, gradient, second_order
 
@@ -26,6 +27,9 @@ class Mode:
         if not self.compiled:
             return f"eager, constant parameters, {self.arithmetic}"
         return f"compiled{' + CUDA graph' if device.type == 'cuda' else ''}, {self.arithmetic}"
+
+
+EAGER = Mode("fp32", compiled=False)
 
 
 def laid_out(work: Workload, mode: Mode) -> Workload:
@@ -65,7 +69,7 @@ def make_optimizer(work: Workload) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.0, momentum=work.config.momentum)
 
 
-def work_of_step(work: Workload, rho: Robust) -> Work:
+def work_of_step(work: Workload, rho: Robust, *, m: int, m_attack: int, arithmetic: str) -> Work:
     """A whole step: the update counted once, one attack step counted and multiplied."""
     step, steps = Step(work.model, graph=False), work.config.attack_steps
 
@@ -77,4 +81,11 @@ def work_of_step(work: Workload, rho: Robust) -> Work:
     total = update + steps * (count(1) - update)
     work.model.zero_grad()
     moved = steps * (parameters + 3 * images) + 4 * parameters + 2 * images  # θ, ∇θ and the optimiser's state
-    return Work(total, moved)
+    return Work(total, moved, kept_traffic(work, m + steps * m_attack, arithmetic))
+
+
+def kept_traffic(work: Workload, nodes: int, arithmetic: str) -> float:
+    """Bytes to write and read once what the forward passes at `nodes` points of every example keep."""
+    width = 0.5 if arithmetic == "bf16" else 1.0
+    kept = bytes_per_row(work.model, work.x) / SECOND_ORDER  # one forward pass of one example
+    return width * 2 * kept * len(work.x) * nodes

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import port
+from benchmarks.engine import kept_traffic
 from benchmarks.measure import (
     ALLOWED,
     LOST,
@@ -24,7 +25,7 @@ from benchmarks.measure import (
     within,
 )
 from benchmarks.quadrature import fewest, norm
-from benchmarks.results import Agreement, Case, Comparison, Side
+from benchmarks.results import Agreement, Case, Comparison, Side, Table
 from benchmarks.workloads import DATASETS, Workload, workload
 from robattr.attacks import IFIA, AttackResult, integrated_gradients
 from robattr.attacks.maps import saliency
@@ -33,7 +34,7 @@ from robattr.evaluation import Protocol, paper
 from robattr.formula.quadrature import Rule, midpoint, right
 
 N = 100  # points of a map, in the reference and here
-CHECKED = 3  # examples whose maps are compared
+CHECKED = 3  # examples whose maps and scores are compared
 EXAMPLES, FINE = 16, 1000  # examples and fine rule that choose the number of midpoints
 STEPPED = 8  # examples whose first step is compared as timed
 
@@ -49,16 +50,21 @@ def measure(name: str, device: torch.device, arithmetic: str, *, rates: Rates, q
     protocol, steps = paper(DATASETS.get(name, name)), 2 if quick else 10
     ours, theirs = attacks(work, protocol, steps, right(N))
     comparisons = [compare(work, ours, theirs, theirs, arithmetic, rates=rates)]
+    twin, found = port.twin(work.model), run(work, ours, arithmetic).score[:CHECKED].tolist()
+    scores = tuple((i, run_port(work, twin, theirs, i), score) for i, score in enumerate(found))
+    tables = [Table(f"Lowest Kendall after {steps} iterations", ("example", "one at a time", "batch"), scores)]
     if nodes_of(ours, work.x) > 1:
         few = work.first(EXAMPLES)
         error = partial(map_error, few, map_by(few, midpoint(FINE)))
         rule = midpoint(fewest(error, N))
         equal = compare(work, *attacks(work, protocol, steps, rule), theirs, arithmetic, rates=rates)
         comparisons.append(replace(equal, what="IFIA iteration, equal error of the map"))
+        rows = ((f"right({N})", error(right(N))), (f"midpoint({len(rule)})", error(rule)))
+        tables.append(Table(f"Relative error of the map, fine rule midpoint({FINE})", ("rule", "error"), rows))
     shape = "×".join(map(str, work.x.shape[1:]))
     setting = f"{len(work.x)} images of {shape}, N = {N} points, top {protocol.k}, "
     setting += f"ε = {protocol.eps:g}, α = {protocol.alpha:g}"
-    return Case(f"ifia {name}", setting, tuple(comparisons))
+    return Case(f"ifia {name}", setting, tuple(comparisons), tuple(tables))
 
 
 def attacks(work: Workload, p: Protocol, steps: int, rule: Rule) -> tuple[IFIA, port.Fragility]:
@@ -81,9 +87,9 @@ def run(work: Workload, attack: IFIA, arithmetic: str) -> AttackResult:
         return attack(work.x, work.y)
 
 
-def run_port(work: Workload, twin: nn.Module, attack: port.Fragility) -> float:
+def run_port(work: Workload, twin: nn.Module, attack: port.Fragility, i: int = 0) -> float:
     with precision("fp32", work.device.type):
-        return attack(work.model, twin, work.x[:1], work.y[:1])
+        return attack(work.model, twin, work.x[i : i + 1], work.y[i : i + 1])
 
 
 def compare(
@@ -101,13 +107,15 @@ def compare(
     slow, quicker = timed(*ways, device=work.device, repeats=5)
     compiled = "" if ours.batch is None else "compiled, "
     points = "" if same is theirs else f", midpoint({len(same.points)})"
+    one, two = (operations(lambda n=n: run_port(work, twin, replace(theirs, steps=n))) for n in (1, 2))  # type: ignore[misc]
     return Comparison(
         "IFIA iteration",
         Side(f"one example at a time, N = {len(theirs.points)}, SciPy's Kendall, fp32", slow.per(theirs.steps)),
         Side(f"{compiled}batch of {len(work.x)}, {arithmetic}{points}", quicker.per(ours.steps * len(work.x))),
         tuple(agreement),
-        work_of_iteration(work, ours).roofline(rates),
+        work_of_iteration(work, ours, arithmetic).roofline(rates, baseline=float(two - one)),
         compile_s=0.0 if ours.batch is None else max(0.0, first - quicker.ms / 1e3),
+        per="example and iteration",
         spent=profiled(lambda: run(work, ours, arithmetic), work.device),
     )
 
@@ -138,10 +146,10 @@ def map_error(few: Workload, fine: Tensor, rule: Rule) -> float:
     return float((norm(map_by(few, rule) - fine) / norm(fine)).mean())
 
 
-def work_of_iteration(work: Workload, ours: IFIA) -> Work:
+def work_of_iteration(work: Workload, ours: IFIA, arithmetic: str) -> Work:
     """One iteration of one example: the second derivative of the twin's map, and the network's own map."""
     few = work.first(CHECKED)
     attack = replace(ours, batch=None, measures={"none": lambda a, _: a.new_zeros(len(a))})
     one, two = (operations(lambda n=n: replace(attack, steps=n)(few.x, few.y)) for n in (1, 2))  # type: ignore[misc]
     moved = 3 * size_of(work.x[:1]) + size_of(*work.model.parameters()) / len(work.x)
-    return Work((two - one) / len(few.x), moved)
+    return Work((two - one) / len(few.x), moved, 2 * kept_traffic(work.first(1), nodes_of(ours, few.x), arithmetic))

@@ -29,7 +29,7 @@ def measure(device: torch.device, *, rates: Rates, quick: bool) -> Case:
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for n, count in sizes:
             first, *others = compare(n, count, device, pool if workers > 1 else None, workers)
-            floor = Work(0.0, 2 * 4 * n).roofline(rates)  # two float32 maps, read once
+            floor = Work(0.0, 2 * 4 * n, 0.0).roofline(rates, baseline=0.0)  # two float32 maps, read once
             rows += [replace(first, roofline=floor), *others]
     counts = ", ".join(f"{count} pairs of {n:,} pixels" for n, count in sizes)
     return Case("kendall", f"{counts}; a third of each map tied at 0", tuple(rows))
@@ -50,7 +50,7 @@ def compare(
     def row(what: str, times: Times, theirs: Tensor) -> Comparison:
         gap = float((ours[: len(theirs)].cpu() - theirs.cpu()).abs().max())
         agreement = (within(f"τ-b at {n} pixels, {what}", gap, allowed=EXACT),)
-        return Comparison(f"Kendall τ-b, {n:,} pixels", Side(what, times), engine, agreement)
+        return Comparison(f"Kendall τ-b, {n:,} pixels", Side(what, times), engine, agreement, per="pair of maps")
 
     def loop() -> Tensor:
         return torch.tensor([kendalltau(*pair).statistic for pair in zip(firsts[:some], seconds, strict=False)])

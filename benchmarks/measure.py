@@ -120,15 +120,18 @@ def measured_rates(device: torch.device, arithmetic: str) -> Rates:
 
 @dataclass(frozen=True)
 class Work:
-    """Operations and least bytes of a computation."""
+    """Operations, least bytes and kept bytes of a computation."""
 
     operations: float
     bytes: float
+    kept: float
 
-    def roofline(self, rates: Rates) -> Roofline:
-        """The least time of this work."""
-        floor_ms = 1e3 * max(self.operations / rates.operations, self.bytes / rates.bytes)
-        return Roofline(self.operations, self.bytes, floor_ms)
+    def roofline(self, rates: Rates, *, baseline: float) -> Roofline:
+        """The least time of this work; `baseline`: operations of the port."""
+        busy, moved = 1e3 * self.operations / rates.operations, 1e3 * self.bytes / rates.bytes
+        bound = "operations" if busy >= moved else "bytes"
+        kept_ms = 1e3 * self.kept / rates.bytes
+        return Roofline(self.operations, self.bytes, self.kept, baseline, max(busy, moved), kept_ms, bound)
 
 
 class _Operations(TorchDispatchMode):

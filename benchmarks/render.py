@@ -209,7 +209,7 @@ def quadrature_rows(run: dict[str, Any], case: dict[str, Any]) -> Iterator[list[
     errors = [row for _, row in table_rows(case, "Relative quadrature errors")]
     found = {row[1]: row[2] for _, row in table_rows(case, "Mean ‖IG(x, x*)‖₁")}
     attack = {who: rule for use, rule, who, *_ in errors if use == "attack"}
-    for use, rule, who, of_map, of_size, *_ in errors:  # older runs have a third error
+    for use, rule, who, of_map, of_size, _ in errors:
         if use == "update" and attack[who] in found:
             points = f"{rule} / {attack[who]}"
             yield [name(run, case), who, points, number(of_map), number(of_size), number(found[attack[who]])]

@@ -40,13 +40,18 @@ class Agreement:
 class Roofline:
     """The least time that the counted work takes at the measured rates of the device.
 
-    operations   of convolutions and matrix products
+    operations   of convolutions and matrix products; `baseline_operations` are those of the port
     bytes        each input and parameter read once, each result written once
+    kept_bytes   activations that the forward pass keeps for the backward pass, written once and read once
     """
 
     operations: float
     bytes: float
+    kept_bytes: float
+    baseline_operations: float
     floor_ms: float
+    kept_ms: float
+    bound: str
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ class Comparison:
     agreement: tuple[Agreement, ...] = ()
     roofline: Roofline | None = None
     compile_s: float = 0.0
+    per: str = "call"
     spent: dict[str, float] = field(default_factory=dict)
     ratio: float = field(init=False)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from benchmarks import port
 from benchmarks.bars import schedule
 from benchmarks.engine import Mode, attack_gradient, laid_out, make_optimizer, training_step, work_of_step
-from benchmarks.measure import ALLOWED, Rates, agree, distance, profiled, timed
+from benchmarks.measure import ALLOWED, Rates, agree, distance, operations, profiled, timed
 from benchmarks.quadrature import Accuracy, Quadrature, fine_penalty
 from benchmarks.results import Case, Comparison, Side, Table
 from benchmarks.workloads import RECIPES, Workload, workload
@@ -83,13 +83,17 @@ def compare_steps(
             for what, arithmetic, each, of, points in checks
         ),
     )
+    counted = work_of_step(work, rho, m=m, m_attack=m_attack, arithmetic=mode.arithmetic)
+    one = replace(attack, steps=1)
+    first = operations(lambda: one(theirs.model, work.x, work.y, work.start))
+    last = operations(lambda: port.update(theirs.model, work.x, work.start, work.y, weight=config.weight, points=ends))
     slow, quick = timed(baseline, fast, device=work.device, repeats=7)
     comparison = Comparison(
         f"training step, equal error of {accuracy.by}{what}",
         Side(f"eager port, right({config.m}/{config.m_attack}), fp32", slow),
         Side(f"{mode.describe(work.device)}, midpoint({m}/{m_attack})", quick),
         agreement,
-        work_of_step(work, rho).roofline(rates),
+        counted.roofline(rates, baseline=config.attack_steps * first + last),
         step.seconds,
         spent=profiled(fast, work.device),
     )

@@ -22,7 +22,7 @@ def example(error: str = "") -> Report:
         Side("eager port", Times(30.0, 29.0, 31.0, 7)),
         Side("compiled", Times(2.0, 1.9, 2.5, 7)),
         (Agreement("map", 1e-6, 1e-3), Agreement("first step", 0.1, 0.2)),
-        Roofline(2e9, 1e6, floor_ms=0.5),
+        Roofline(2e9, 1e6, 3e6, 9e9, floor_ms=0.5, kept_ms=0.25, bound="operations"),
         compile_s=12.5,
     )
     errors = Table("Errors", ("rule", "error"), (("right(50)", 0.0125),))
@@ -57,7 +57,7 @@ def step(ms: float, port: float, what: str = "training step, equal error of IG")
     return Comparison(
         what, Side("port", Times(port, port, port, 3)), Side("compiled, tf32", Times(ms, ms, ms, 3)),
         (Agreement("map", 1e-6, 1e-3),),
-        roofline=Roofline(1e9, 1e6, floor_ms=1.0),
+        roofline=Roofline(1e9, 1e6, 1e6, 1e9, floor_ms=1.0, kept_ms=1.0, bound="operations"),
         compile_s=31.0, spent={"convolutions": 0.7, "everything between": 0.3},
     )  # fmt: skip
 
@@ -67,13 +67,18 @@ def test_bars_say_what_is_met_and_what_is_in_the_way() -> None:
     assert schedule.rows[0][:2] == ("gtsrb/ig-norm", 70_000)
     assert schedule.rows[0][2] == pytest.approx(70_000 * 11.0 / 60_000)
     case = Case("gtsrb", "", (step(20.0, 1000.0), step(11.0, 1000.0, "training step, bf16")), (schedule,))
-    page = render.markdown([replace(example(), cases=(case,)).plain()])
+    audits = Table(bars.AUDITS, ("what", "value", "estimate"), (("second-order", 1400.0, 0.0), ("paper", 5.0, 11.0)))
+    report = replace(example(), cases=(case, Case("resnet50", "", (), (audits,))))
+    page = render.markdown([report.plain()])
     spent = "70% convolutions, 30% everything between"
     for row in (
         "| gtsrb | step, ratio to the port | ≥ 40× | 50× | yes |  |",
         f"| gtsrb | step | ≤ 12 ms | 20 ms | **no** | {spent}, 20 times the floor |",
         "| gtsrb | compilation | ≤ 30 s | 31 s | **no** |  |",
         "| gtsrb | the paper's schedule, compiled, bf16 | ≤ 14 min | 12.8 min | yes |  |",
+        "| resnet50 | second-order | ≥ 1,500 /s | 1,400 /s | **no** |  |",
+        "| resnet50 | audit, paper | ≤ 6 min | 5 min | yes |  |",
+        "| resnet50 | estimate of it, 11 min | within 2× | 2.20× | **no** |  |",
     ):
         assert row in page, row
 

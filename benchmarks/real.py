@@ -1,0 +1,79 @@
+"""Audits of torchvision's ResNet-50 and ViT-B/16 at 224², fitted for a moment to the embedded images.
+
+Minutes of `robattr.audit` by default settings, with everything that it does, beside what `doctor` had estimated, and
+the second-order passes a second of the compiled attack.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.bars import AUDITS
+from benchmarks.measure import timed
+from benchmarks.results import Case, Table
+from benchmarks.workloads import fit, images
+from robattr import audit
+from robattr.attacks import IFIA, passes
+from robattr.attacks.maps import integrated_gradients
+from robattr.auditing.cost import audit_seconds
+from robattr.auditing.record import ProtocolName
+from robattr.auditing.wrapped_model import wrap
+from robattr.engine import precision
+from robattr.evaluation.cost import seconds_per_pass
+from robattr.evaluation.job import BATCH
+from robattr.formula.network import second_order
+
+SIZE, CLASSES = 224, 10
+
+
+def measure(name: str, device: torch.device, *, protocol: ProtocolName, quick: bool) -> Case:
+    """One network: passes a second in bf16, and an audit under `protocol`, "paper" or "both"."""
+    import torchvision
+
+    torch.manual_seed(0)
+    model = getattr(torchvision.models, name)(weights=None, num_classes=CLASSES).to(device)
+    examples = 4 if quick else 100
+    x, y = (t.to(device) for t in images(2 * examples, channels=3, size=SIZE, high=1.0))
+    model.train()
+    fit(model, x, y, steps=300 if device.type == "cuda" else 20, rate=1e-4)
+    model.eval()
+    with torch.no_grad():
+        right = torch.cat([model(part).argmax(1) for part in x.split(32)]) == y
+    x, y = x[right][:examples].cpu(), y[right][:examples].cpu()  # only these are attacked
+    rows: list[tuple[str | float, ...]] = []
+    wrapped, _ = wrap(model, device=device)
+    if device.type == "cuda":
+        rows.append(("second-order passes, compiled, bf16", passes_per_second(wrapped, x, y, device), 0.0))
+    with precision("tf32", device.type):
+        each = seconds_per_pass(wrapped, x[:1].to(device), y[:1].to(device))
+    paper, both = audit_seconds(each, examples=examples, bounds=(0.0, 1.0))
+    with TemporaryDirectory() as folder:
+        begun = time.perf_counter()
+        made = audit(
+            model, (x, y), examples=examples, steps=2 if quick else None, points=10 if quick else None,
+            device=device.type, out=Path(folder) / "audit.html", protocol=protocol,
+        )  # fmt: skip
+        minutes = (time.perf_counter() - begun) / 60
+    rows.append((protocol, minutes, (paper if protocol == "paper" else both) / 60))
+    setting = f"{len(x)} images of 3×{SIZE}×{SIZE}, {sum(p.numel() for p in model.parameters()):,} parameters"
+    return Case(name, setting, (), (Table(AUDITS, ("what", "value", "estimate"), tuple(rows)),), notes=made.notes)
+
+
+def passes_per_second(model: nn.Module, x: Tensor, y: Tensor, device: torch.device) -> float:
+    """Second-order image passes a second of an audit's attack on IG, with ten nodes in bf16."""
+    map = integrated_gradients()
+    attack = IFIA(model, 0.1, 0.01, 10, map=map, restarts=3, batch=BATCH[1], window=2)
+    guide, rows = map.coarse, attack.rows(x[:1].to(device))
+    assert guide is not None
+    x, y = x[:rows].to(device), y[:rows].to(device)
+    with second_order(model), precision("bf16", device.type), torch.no_grad():
+        gradient = passes.compiled_gradient(model, guide, kind="topk", beta=1.0, keep=0.0)
+        mask = torch.zeros(len(x), SIZE, SIZE, device=device)
+        mask[:, : SIZE // 10] = 1
+        (found,) = timed(lambda: gradient(x, y, mask, y), device=device)
+    return 1e3 * len(x) * guide.nodes / found.ms
