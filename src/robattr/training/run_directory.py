@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -30,17 +29,19 @@ from robattr.training import checkpoint
 from robattr.training.config import TrainConfig
 
 
-@dataclass(frozen=True)
 class RunDirectory:
-    """The paths of a run, and its lock while this process trains it."""
+    """The files of a run, and its lock while this process trains it."""
 
-    path: Path
-    lock: Lock | None = None
-
-    def check_held(self) -> None:
-        """Raise if the directory that this process locked was removed."""
-        if self.lock is not None:
-            self.lock.check()
+    def __init__(self, path: Path, lock: Lock | None = None) -> None:
+        self.path, self.lock = path, lock
+        self.config = path / "config.json"
+        self.environment = path / "environment.json"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.weights = path / "model.safetensors"
+        self.records = path / "records"
+        self.scores = path / "sweep.json"  # of a point of a sweep
+        self.preprocessing = path / "preprocessing.json"  # mean and std, only of a user's hardened model
 
     @property
     def occupied(self) -> bool:
@@ -54,46 +55,15 @@ class RunDirectory:
     @property
     def is_run(self) -> bool:
         """Whether a training wrote this directory."""
-        if not self.config.is_file():
-            return bool(checkpoint.listed(self.checkpoints))
         try:
             return {"recipe", "method"} <= read_config(self).keys()
-        except CheckpointError:  # damaged
+        except (CheckpointError, OSError):  # missing or damaged
             return bool(checkpoint.listed(self.checkpoints))
 
-    @property
-    def config(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def environment(self) -> Path:
-        return self.path / "environment.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def weights(self) -> Path:
-        return self.path / "model.safetensors"
-
-    @property
-    def records(self) -> Path:
-        return self.path / "records"
-
-    @property
-    def scores(self) -> Path:
-        """The scores of a point of a sweep."""
-        return self.path / "sweep.json"
-
-    @property
-    def preprocessing(self) -> Path:
-        """Mean and std of the input normalisation; only hardened models of a user have this file."""
-        return self.path / "preprocessing.json"
+    def check_held(self) -> None:
+        """Raise if the directory that this process locked was removed."""
+        if self.lock is not None:
+            self.lock.check()
 
     def check_bare(self, remedy: str) -> None:
         """Reject a run whose model needs an input normalisation, for callers that do not apply it."""
