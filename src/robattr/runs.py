@@ -25,10 +25,8 @@ from robattr.data import Dataset
 from robattr.engine.processes import World, choose_device
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import Protocol, paper, scaled
-from robattr.evaluation.cost import evaluation_seconds, seconds_per_pass
-from robattr.evaluation.evaluate_batch import Record, evaluate_batch
+from robattr.evaluation.job import Job
 from robattr.evaluation.protocol import is_paper_dataset
-from robattr.evaluation.suite import attribution_attacks
 from robattr.metrics import intervals
 from robattr.models import zoo
 from robattr.models.weights_file import SPEC, locate
@@ -40,7 +38,6 @@ from robattr.training.step import validate
 from robattr.training.sweep import Measure, Scores
 
 AUDITS = ("audit", "before")  # `method` of the run directories that robattr audit and harden write
-BLOCK = 50  # validation examples attacked together
 
 
 @dataclass(frozen=True)
@@ -186,19 +183,11 @@ def measure_on_validation(
         if not examples:
             return scores
         protocol = _validation_protocol(run)
-        map = integrated_gradients(protocol.N)
         x, y, ids = run.data.examples("validation", examples)
-        records: list[Record] = []
+        map = integrated_gradients(protocol.N)
         with Progress(path.name, "validation examples") as progress:
-            progress(0, len(x))
-            each = seconds_per_pass(model, x[:1].to(world.device), y[:1].to(world.device))
-            attacks = attribution_attacks(protocol, model, map, images=True)
-            seconds = evaluation_seconds(each, protocol, attacks, examples=len(x), images=True)
-            progress.expect(seconds, f"{len(x):,} validation examples")
-            for some, labels, numbers in zip(x.split(BLOCK), y.split(BLOCK), ids.split(BLOCK), strict=True):
-                inputs = some.to(world.device), labels.to(world.device)
-                records += evaluate_batch(model, *inputs, ids=numbers.tolist(), protocol=protocol, map=map).records
-                progress(len(records), len(x))
+            job = Job(model, x, y, ids.tolist(), protocol, map, source=None, compiled=False, expect=progress.expect)
+            records = job.measured(progress)
         scores["adv_acc"] = intervals.proportion(record["adv_correct"] for record in records)
         for column in ("topk", "kendall"):
             known = [record[column] for record in records if record["correct"] and record[column] is not None]
