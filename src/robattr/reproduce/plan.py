@@ -16,16 +16,16 @@ from robattr._form import parse_json
 from robattr.attacks.maps import by_name
 from robattr.data import info
 from robattr.engine.processes import choose_device
-from robattr.errors import CheckpointError, InvalidInput, nearest
+from robattr.errors import InvalidInput, nearest
 from robattr.evaluation.cost import SECOND_ORDER
 from robattr.evaluation.job import Job as Evaluation
 from robattr.evaluation.protocol import named, paper
 from robattr.formula import Distributional, Joint, Robust
 from robattr.reporting.published import DATASETS
 from robattr.reporting.run_results import RunResults, read_runs
-from robattr.training import checkpoint, custom
+from robattr.training import custom
 from robattr.training.config import TrainConfig
-from robattr.training.run_directory import RunDirectory, read_config
+from robattr.training.run_directory import RunDirectory
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,8 @@ class Job:
     def trained(self) -> bool:
         """Whether the final weights exist; raises if the directory contains another run."""
         here = RunDirectory(self.path)
-        if not here.config.exists():
-            return False
-        if differing := checkpoint.differences(self.run, read_config(here)):
-            raise CheckpointError(
-                f"{self.path} contains a run of another configuration ({differing}): move it away, or choose another "
-                "--out"
-            )
-        return here.weights.exists()
+        here.check_same(self.run, "move it away, or choose another --out")
+        return here.config.exists() and here.weights.exists()
 
     @property
     def evaluated(self) -> bool:
@@ -194,20 +188,16 @@ def training_seconds(job: Job, device: str = "auto") -> float:
     run = job.run
     first_order = 1 + (run.attack_steps if run.uses("attack_steps") else 0)
     passes = SECOND_ORDER * run.second_order + first_order
-    return run.steps * run.batch * passes / SECOND_ORDER * _probe(job, device).per_pass
+    return run.steps * run.batch * passes / SECOND_ORDER * _probe(run.dataset, job.map, job.protocol, device).per_pass
 
 
 def evaluation_seconds(job: Job, device: str = "auto") -> float:
     """Estimated seconds of an evaluation."""
-    return _probe(job, device).seconds(job.examples)
-
-
-def _probe(job: Job, device: str) -> Evaluation:
-    return _timed(job.run.dataset, job.map, job.protocol, device)
+    return _probe(job.run.dataset, job.map, job.protocol, device).seconds(job.examples)
 
 
 @cache
-def _timed(dataset: str, map: str, protocol: str, device: str) -> Evaluation:
+def _probe(dataset: str, map: str, protocol: str, device: str) -> Evaluation:
     """An evaluation of the dataset's network on a random image, which times its gradients."""
     where, rules, about = choose_device(device), named(protocol, paper(dataset)), info(dataset)
     model = models.for_dataset(dataset).to(where).eval()

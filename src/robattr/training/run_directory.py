@@ -70,6 +70,11 @@ class RunDirectory:
         if self.preprocessing.is_file():
             raise InvalidInput(f"the weights of {self.path} need their own preprocessing.json: {remedy}")
 
+    def check_same(self, run: TrainConfig, remedy: str) -> None:
+        """Reject the directory of a run of another configuration."""
+        if self.config.exists() and (differing := checkpoint.differences(run, read_config(self))):
+            raise CheckpointError(f"{self.path} contains a run of another configuration ({differing}): {remedy}")
+
     def check_own(self) -> None:
         """Reject a file, or the directory of something else."""
         if self.occupied and not self.is_run:
@@ -123,11 +128,9 @@ def claim(path: Path, run: TrainConfig, *, world: World, fresh: bool) -> Iterato
                 f"{path} contains a run without a checkpoint to continue from: choose another --out, or discard that "
                 "run with --fresh"
             )
-        if kept and here.config.exists() and (differing := checkpoint.differences(run, read_config(here))):
-            raise CheckpointError(
-                f"{path} contains a run of another configuration ({differing}): choose another --out (--set "
-                f"warm_start={path} starts from these weights), or discard that run with --fresh"
-            )
+        if kept:
+            start = f"--set warm_start={path} starts from these weights"
+            here.check_same(run, f"choose another --out ({start}), or discard that run with --fresh")
         if kept and kept[-1].step > run.steps:
             raise CheckpointError(
                 f"{path} has already done {kept[-1].step} steps, more than steps={run.steps}: continue it with "
