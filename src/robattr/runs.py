@@ -24,9 +24,8 @@ from robattr.attacks import integrated_gradients
 from robattr.data import Dataset
 from robattr.engine.processes import World, choose_device
 from robattr.errors import CheckpointError, InvalidInput
-from robattr.evaluation import Protocol, paper, scaled
+from robattr.evaluation import for_dataset
 from robattr.evaluation.job import Job
-from robattr.evaluation.protocol import is_paper_dataset
 from robattr.metrics import intervals
 from robattr.models import zoo
 from robattr.models.weights_file import SPEC, locate
@@ -182,7 +181,7 @@ def measure_on_validation(
         scores = {"nat_acc": intervals.proportion([1.0] * hits + [0.0] * (n - hits))}
         if not examples:
             return scores
-        protocol = _validation_protocol(run)
+        protocol = for_dataset(run.data, eps=run.config.eps if run.config else None)
         x, y, ids = run.data.examples("validation", examples)
         map = integrated_gradients(protocol.N)
         with Progress(path.name, "validation examples") as progress:
@@ -195,12 +194,3 @@ def measure_on_validation(
         return scores
 
     return scores_of
-
-
-def _validation_protocol(run: Run) -> Protocol:
-    """The paper's evaluation of the dataset; for other data the same, scaled to their size, at the training's ε."""
-    if is_paper_dataset(run.data):
-        return paper(run.data.name)
-    _, height, width = run.data.shape
-    eps = run.config.eps if run.config else None
-    return scaled(run.data.name, pixels=height * width, bounds=run.data.bounds, eps=eps)

@@ -98,7 +98,7 @@ def jobs(
 ) -> list[Job]:
     """The jobs of the target `name`, in order. Runs are in OUT/DATASET/METHOD, shared by tables and figures.
 
-    `objectives` replaces the target's methods: other methods, or objectives of the user's as "module:function".
+    `objectives` replaces the target's methods: other methods, or custom objectives as "module:function".
     """
     if name not in TARGETS:
         raise InvalidInput(f"unknown target {name!r}; {nearest(name, TARGETS)}")
@@ -125,7 +125,7 @@ def jobs(
 
 
 def _own(dataset: str, ref: str) -> TrainConfig:
-    """The run of an objective of the user's, with the settings of `natural`; a function has no ε that could grow."""
+    """The run of a custom objective with the settings of `natural`; a function has no ε, so it gets no ramps."""
     base, own = recipes.get(f"{dataset}/natural"), custom.named(ref)
     made = own.objective(base, paper(dataset).bounds)
     ramps = isinstance(made, Robust | Joint | Distributional) or own.follows_config

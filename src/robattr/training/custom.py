@@ -1,4 +1,4 @@
-"""A user's own objective in a training run: how it is made, and by what a resumed run recognises it.
+"""Custom objectives: how a training run makes one, and how a resumed run recognises it.
 
 An objective is any value of the formula (`Robust`, `Distributional`), or any function rho(model, x, y) that returns a
 `Rho`, or anything else with a `value` of shape (B,). It cannot be written to a file. What is written is its text
@@ -46,11 +46,10 @@ Objective: TypeAlias = Robust | Joint | Distributional | Function
 
 @dataclass(frozen=True)
 class Custom:
-    """An objective of the user's, or a function that makes one; two are equal if their text and source are.
+    """A custom objective, or a function that makes one; two are equal if their text and source are.
 
-    `factory` is called with those of the arguments `config` (the `TrainConfig`) and `bounds` (of valid inputs) that it
-    has. One that has `config` follows the keys of the run, so that ramps and sweeps reach it. Of any other objective a
-    ramp scales λ, ε and the step size.
+    `factory` may take `config` (the `TrainConfig`) and `bounds` (of valid inputs). If it takes `config`, the keys of the
+    run reach the objective, and so do ramps and sweeps. Otherwise a ramp scales λ, ε and the step size.
     """
 
     text: str
@@ -58,10 +57,10 @@ class Custom:
     given: Objective | None = field(default=None, compare=False, repr=False)
     factory: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
     scales: tuple[float, float] = field(default=(1.0, 1.0), compare=False)  # of λ, and of ε and the step size
-    ref: str = field(default="", compare=False)  # "package.module:name", where it was named
+    ref: str = field(default="", compare=False)  # "package.module:name", if it was given by name
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Another process imports what has a name again, as this one did."""
+        """Pickle an objective given by name as that name: another process imports it again."""
         return (_renamed, (self.ref, self.scales)) if self.ref else super().__reduce__()
 
     @property
@@ -134,7 +133,7 @@ def check_objective(found: Any, *, of: str) -> Objective:
 
 
 def as_rho(found: Any, x: Tensor) -> Rho:
-    """What a function returned, as a `Rho`: the whole value counts as the loss where the parts are unknown."""
+    """Convert what a function returned to a `Rho`; if its parts are unknown, the whole value is the loss."""
     value = getattr(found, "value", None)
     if not isinstance(value, Tensor) or value.shape != (len(x),):
         got = f"a value of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{type(found).__name__}"
@@ -148,7 +147,7 @@ def as_rho(found: Any, x: Tensor) -> Rho:
 def second_order(objective: Objective) -> int:
     """Second-order gradients per example and update: attack steps × nodes in the attack + nodes in the update.
 
-    A map of the user's counts as one; of a function nothing is known, which counts as none.
+    A custom map counts as one; a function as none, because its gradients are unknown.
     """
     if isinstance(objective, Joint):
         return sum(map(second_order, objective.terms))
@@ -183,7 +182,7 @@ def _gradients(part: Any) -> int:
 
 
 def _scaled(objective: Objective, weight: float, eps: float) -> Objective:
-    """The objective with λ, and ε and the step size, times these numbers."""
+    """The objective with λ multiplied by `weight`, ε and the step size by `eps`."""
     if isinstance(objective, Joint):
         return Joint(tuple(_scaled_robust(term, weight, eps) for term in objective.terms))
     if isinstance(objective, Robust):
@@ -217,7 +216,7 @@ def text_of(objective: object) -> str:
 
 
 def source_of(*things: object) -> str:
-    """A hash of the source of every function and class of the user's in `things`, and of the values they contain."""
+    """A hash of the source of all functions and classes outside libraries in `things`, and of the values in them."""
     digest = hashlib.sha256()
     for part in _parts(things, {}):
         digest.update(part)

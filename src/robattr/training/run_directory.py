@@ -45,7 +45,7 @@ class RunDirectory:
 
     @property
     def occupied(self) -> bool:
-        """Whether the directory contains more than a start that was killed before its first checkpoint leaves."""
+        """Whether the directory contains more than the files of a run killed before its first checkpoint."""
         if not self.path.is_dir():
             return self.path.exists()
         own = {self.config, self.environment, self.preprocessing, self.scores}

@@ -60,7 +60,7 @@ def change_by_words(run: TrainConfig, words: Iterable[str]) -> TrainConfig:
 
 
 def check_reached(run: TrainConfig, keys: Iterable[str]) -> None:
-    """Reject keys that would have no effect on the objective of the user's that `run` has."""
+    """Reject keys that have no effect on the custom objective of `run`."""
     if run.own is None or run.own.follows_config:
         return
     if idle := sorted({*keys} & {*FORMULA}):

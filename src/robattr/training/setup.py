@@ -148,7 +148,7 @@ def load_weights(model: nn.Module, ref: str) -> None:
     unfinished.check_bare("warm_start must name weights that take the images as they are")
     kept = [] if unfinished.weights.exists() else checkpoint.listed(unfinished.checkpoints)
     if kept:
-        checkpoint.load(kept[-1])  # proves it whole
+        checkpoint.load(kept[-1])  # raises if it is damaged
         path = kept[-1].path
     elif not path.is_file():
         try:
