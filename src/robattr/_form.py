@@ -64,7 +64,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without Python's search for cycles, which takes a third of the time where many values are parsed and kept."""
+    """Suspend Python's garbage collector, which takes a third of the time if many values are parsed and kept."""
     was = gc.isenabled()
     gc.disable()
     try:

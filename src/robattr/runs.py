@@ -119,7 +119,7 @@ def load_model(reference: str | Path, *, device: torch.device | str = "cpu", tru
 
 
 def _locate(reference: str | Path) -> Path:
-    """The weights file; a recipe without published weights is named as such."""
+    """Find the weights file; reject the name of a recipe without published weights."""
     name, known = str(reference), zoo.entries()
     if name in recipes.names() and name not in known and not Path(name).exists():
         available = [f"{name}-tuned"] if f"{name}-tuned" in known else sorted(known)
@@ -131,7 +131,7 @@ def _locate(reference: str | Path) -> Path:
 
 
 def _trained(directory: RunDirectory) -> TrainConfig:
-    """The configuration of a finished training run; other run directories are refused with what to use instead."""
+    """The configuration of a finished training run; rejects other run directories and says what to use instead."""
     found, path = read_config(directory), directory.path
     if found.get("method") in AUDITS:
         raise InvalidInput(f"{path} is an audit and has no weights of the audited model: use robattr audit")
