@@ -48,8 +48,8 @@ Objective: TypeAlias = Robust | Joint | Distributional | Function
 class Custom:
     """A custom objective, or a function that makes one; two are equal if their text and source are.
 
-    `factory` may take `config` (the `TrainConfig`) and `bounds` (of valid inputs). If it takes `config`, the keys of the
-    run reach the objective, and so do ramps and sweeps. Otherwise a ramp scales λ, ε and the step size.
+    `factory` may take `config` (the `TrainConfig`) and `bounds` (of valid inputs). If it takes `config`, the keys of
+    the run reach the objective, and so do ramps and sweeps. Otherwise a ramp scales λ, ε and the step size.
     """
 
     text: str
