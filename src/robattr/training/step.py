@@ -20,6 +20,7 @@ from robattr.training.custom import as_rho
 from robattr.training.state import TrainState
 
 READ_EVERY = 20  # steps on a GPU between two looks at the metrics
+CHUNK = 500  # validation examples classified together
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return hits
 
 
-def validate(model: nn.Module, data: Dataset, *, world: World, chunk: int = 500) -> float:
+def validate(model: nn.Module, data: Dataset, *, world: World) -> float:
     """Accuracy on the validation split; the processes share its chunks."""
     split, dtype = data.validation, next(model.parameters()).dtype
     if not len(split):
@@ -158,9 +159,9 @@ def validate(model: nn.Module, data: Dataset, *, world: World, chunk: int = 500)
             "validation/ beside train/"
         )
     counts = torch.zeros(2, device=world.device)
-    for first in range(world.rank * chunk, len(split), world.size * chunk):
-        x = data.pixels(split.images[first : first + chunk].to(world.device)).to(dtype)
-        y = split.labels[first : first + chunk].to(world.device)
+    for first in range(world.rank * CHUNK, len(split), world.size * CHUNK):
+        x = data.pixels(split.images[first : first + CHUNK].to(world.device)).to(dtype)
+        y = split.labels[first : first + CHUNK].to(world.device)
         counts += torch.stack([correct(model, x, y), torch.tensor(len(y), device=world.device)])
     hits, total = world.total(counts).tolist()
     return float(hits / total)
