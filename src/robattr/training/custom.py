@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from types import CodeType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Bounds: TypeAlias = tuple[float, float]
 EXAMPLE = "objectives.ig_norm(1.0, LinfBall(0.1), PGD(7, 0.02)), or a function rho(model, x, y) -> Rho"
-LIBRARIES = {"robattr", "torch", "numpy", *sys.stdlib_module_names}  # known by their versions, not by their source
+LIBRARIES = {"robattr", "torch", "numpy", *sys.stdlib_module_names} - {"__main__"}  # their source is not hashed
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
@@ -79,7 +79,7 @@ class Custom:
         found = self._made(run, bounds) if self.factory else self.given
         found = check_objective(found, of=self.text if self.factory else "objective")
         if not self.follows_config and self.scales != (1.0, 1.0):
-            return _scaled(found, *self.scales)
+            found = _scaled(found, *self.scales)
         return replace(found) if isinstance(found, Distributional) else found
 
     def _made(self, run: TrainConfig, bounds: Bounds) -> Any:
@@ -181,33 +181,21 @@ def _gradients(part: Any) -> int:
             return int(part is not displacement)
 
 
-def _scaled(objective: Objective, weight: float, eps: float) -> Objective:
+def _scaled(objective: Any, weight: float, eps: float) -> Any:
     """The objective with λ multiplied by `weight`, ε and the step size by `eps`."""
     if isinstance(objective, Joint):
-        return Joint(tuple(_scaled_robust(term, weight, eps) for term in objective.terms))
-    if isinstance(objective, Robust):
-        return _scaled_robust(objective, weight, eps)
-    if isinstance(objective, Distributional):
-        return _scaled_robust(objective, weight, eps)
-    raise InvalidInput(
-        "weight_ramp and eps_ramp have no effect on a function: set both to () (--set weight_ramp= --set eps_ramp=), "
-        "or name a function of `config` that makes the objective"
-    )
-
-
-T = TypeVar("T", Robust, Distributional)
-
-
-def _scaled_robust(objective: T, weight: float, eps: float) -> T:
-    within: Any = objective.within
-    by: Any = objective.by
-    ball = hasattr(within, "radius")
-    return replace(
-        objective,
-        weight=objective.weight * weight,
-        within=replace(within, radius=within.radius * eps) if ball else within,
-        by=replace(by, step_size=by.step_size * eps) if ball and hasattr(by, "step_size") else by,
-    )
+        return Joint(tuple(_scaled(term, weight, eps) for term in objective.terms))
+    if not isinstance(objective, Robust | Distributional):
+        raise InvalidInput(
+            "weight_ramp and eps_ramp have no effect on a function: set both to () (--set weight_ramp= --set "
+            "eps_ramp=), or name a function of `config` that makes the objective"
+        )
+    rho: Any = objective
+    within, by = rho.within, rho.by
+    if hasattr(within, "radius"):
+        within = replace(within, radius=within.radius * eps)
+        by = replace(by, step_size=by.step_size * eps) if hasattr(by, "step_size") else by
+    return replace(rho, weight=rho.weight * weight, within=within, by=by)
 
 
 def text_of(objective: object) -> str:
@@ -266,16 +254,14 @@ def _parts(thing: Any, seen: dict[int, Any]) -> Iterator[bytes]:
 
 
 def _of_a_library(thing: Any) -> bool:
-    return (thing.__module__ or "").partition(".")[0] in LIBRARIES - {"__main__"}
+    return (thing.__module__ or "").partition(".")[0] in LIBRARIES
 
 
 def _globals(function: FunctionType) -> list[Any]:
     """The plain values, functions and classes of its own module that a function refers to."""
     used = [function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__]
-    own = (FunctionType, type)
-    return [
-        u for u in used if isinstance(u, PLAIN) or (isinstance(u, own) and u.__module__ == function.__module__)
-    ]  # fmt: skip
+    here = function.__module__
+    return [u for u in used if isinstance(u, PLAIN) or (isinstance(u, FunctionType | type) and u.__module__ == here)]
 
 
 def _names(code: CodeType) -> list[str]:
