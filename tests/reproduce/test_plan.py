@@ -109,9 +109,9 @@ def test_seeds_and_protocols_share_what_they_can(tmp_path: Path) -> None:
 def one_second_per_gradient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A first-order gradient of one example takes a second, a second-order one four times as long."""
     monkeypatch.setattr("robattr.evaluation.job.seconds_per_pass", lambda *_: float(SECOND_ORDER))
-    plan._probe.cache_clear()
+    plan._timed.cache_clear()
     yield
-    plan._probe.cache_clear()
+    plan._timed.cache_clear()
 
 
 @pytest.mark.usefixtures("one_second_per_gradient")
@@ -137,6 +137,12 @@ def test_the_estimate_of_an_evaluation_is_that_of_the_evaluation_itself(
     evaluate(models.small_cnn(), x, y, protocol=small, map=map, expect=lambda *words: said.append(words))
     seconds = plan.evaluation_seconds(Job(recipes.get("fashion-mini/ig-norm"), tmp_path, "ig", 10), "cpu")
     assert said[0] == (seconds, "10 examples")
+
+
+def test_the_network_of_a_tuned_recipe_is_timed(tmp_path: Path) -> None:
+    for kind, architecture in (("paper", "resnet"), ("tuned", "wide_resnet")):
+        job = jobs("table1", tmp_path, datasets=["gtsrb"], kind=kind)[0]
+        assert plan._probe(job, "cpu").model.spec.name == architecture
 
 
 def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from typing import Literal
 
 import torch
 
-from robattr import models, recipes
+from robattr import recipes
 from robattr._form import parse_json
 from robattr.attacks.maps import by_name
-from robattr.data import info
+from robattr.data import from_tensors, info
 from robattr.engine.processes import choose_device
 from robattr.errors import InvalidInput, nearest
 from robattr.evaluation.cost import SECOND_ORDER
@@ -26,6 +26,7 @@ from robattr.reporting.run_results import RunResults, read_runs
 from robattr.training import custom
 from robattr.training.config import TrainConfig
 from robattr.training.run_directory import RunDirectory
+from robattr.training.setup import build_model
 
 
 @dataclass(frozen=True)
@@ -188,20 +189,25 @@ def training_seconds(job: Job, device: str = "auto") -> float:
     run = job.run
     first_order = 1 + (run.attack_steps if run.uses("attack_steps") else 0)
     passes = SECOND_ORDER * run.second_order + first_order
-    return run.steps * run.batch * passes / SECOND_ORDER * _probe(run.dataset, job.map, job.protocol, device).per_pass
+    return run.steps * run.batch * passes / SECOND_ORDER * _probe(job, device).per_pass
 
 
 def evaluation_seconds(job: Job, device: str = "auto") -> float:
     """Estimated seconds of an evaluation."""
-    return _probe(job.run.dataset, job.map, job.protocol, device).seconds(job.examples)
+    return _probe(job, device).seconds(job.examples)
+
+
+def _probe(job: Job, device: str) -> Evaluation:
+    return _timed(job.run.dataset, job.run.model, job.map, job.protocol, device)
 
 
 @cache
-def _probe(dataset: str, map: str, protocol: str, device: str) -> Evaluation:
-    """An evaluation of the dataset's network on a random image, which times its gradients."""
-    where, rules, about = choose_device(device), named(protocol, paper(dataset)), info(dataset)
-    model = models.for_dataset(dataset).to(where).eval()
-    low, high = rules.bounds
+def _timed(dataset: str, network: str, map: str, protocol: str, device: str) -> Evaluation:
+    """An evaluation of the network on a random image, which times its gradients."""
+    about, rules = info(dataset), named(protocol, paper(dataset))
+    (low, high), y = rules.bounds, torch.zeros(1, dtype=torch.int64)
     x = low + (high - low) * torch.rand(1, *about.shape, generator=torch.Generator().manual_seed(0))
+    data = from_tensors(x, y, bounds=rules.bounds, classes=about.classes, name=dataset)
+    model = build_model(TrainConfig(dataset=dataset, model=network), data).to(choose_device(device)).eval()
     chosen = by_name(map, N=rules.N, bounds=rules.bounds)
-    return Evaluation(model, x, torch.zeros(1, dtype=torch.int64), [0], rules, chosen, source=None, compiled=False)
+    return Evaluation(model, x, y, [0], rules, chosen, source=None, compiled=False)
