@@ -31,8 +31,7 @@ NAMES = ("cat", "dog", "owl")
 def quick(monkeypatch: pytest.MonkeyPatch, short_search) -> None:
     real = protocol.scaled
     small = {"steps": 1, "pgd_steps": 1, "repeats": 1, "N": 2}
-    for module in ("robattr.evaluation.protocol", "robattr.runs"):
-        monkeypatch.setattr(f"{module}.scaled", lambda *a, **k: replace(real(*a, **k), **small))
+    monkeypatch.setattr(protocol, "scaled", lambda *a, **k: replace(real(*a, **k), **small))
 
 
 @pytest.fixture
@@ -75,10 +74,10 @@ def test_a_folder_keeps_its_class_names_in_every_evaluation(trained: Path) -> No
 def test_a_measurement_of_a_sweep_shows_how_far_it_is(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("robattr.runs.seconds_per_pass", lambda *_: 60.0)
+    monkeypatch.setattr("robattr.evaluation.job.seconds_per_pass", lambda *_: 60.0)
     measure_on_validation(4, device="cpu")(trained)
     first, last = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(rf"{trained.name}: about .* for 4 validation examples", first)
+    assert re.fullmatch(rf"{trained.name}: about .* for 4 examples", first)
     assert last.startswith(f"{trained.name}: 4 of 4 validation examples, in ")
 
 

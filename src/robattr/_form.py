@@ -1,4 +1,4 @@
-"""What files contain: JSON and TOML from anywhere, read without surprises and checked against a form.
+"""Read JSON and TOML of unknown origin, and check their values against a form.
 
 A form is a type (int, float, str, bool, dict, list), None, [form] for a list, {str: form} for an object,
 {"key": form, "key?": form} for an object with at least these keys (those with ? may be missing), or several forms in a
@@ -10,12 +10,10 @@ from __future__ import annotations
 import gc
 import json
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
-from itertools import chain
-from operator import itemgetter
 from reprlib import repr as short
+from types import NoneType
 from typing import Any
 
 LARGEST = 2.0**1000
@@ -66,7 +64,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without Python's search for cycles, which takes a third of the time where many values are parsed and kept."""
+    """Suspend Python's garbage collector, which takes a third of the time if many values are parsed and kept."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -76,125 +74,83 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+Fault = tuple[str, str]
+Check = Callable[[Any], Fault | None]
+"""The first place in a value that does not have a form, and what is wrong there; None if the value has the form."""
+
+
 def check_form(value: Any, form: Any) -> None:
     """Raise a ValueError that says where `value` does not have the form, what was expected and what is there."""
-    if odd := _odd(value, form):
-        at, reason = odd
-        raise ValueError(f"{at.removeprefix('.') or 'it'}{reason}")
+    if fault := checker(form)(value):
+        place, reason = fault
+        raise ValueError(f"{place.removeprefix('.') or 'it'}{reason}")
 
 
-Fit = Callable[[Sequence[Any]], bool]
+def all_fit(form: Any) -> Callable[[Sequence[Any]], bool]:
+    """A function that says whether all values of a list have the form."""
+    check = checker(form)
+    return lambda values: not any(map(check, values))
 
 
-class _Absent:
-    """The type of ABSENT, the value of a key that an object lacks."""
-
-
-ABSENT = _Absent()
-
-
-def fits(form: Any) -> Callable[[Any], bool]:
-    """A function that says whether a value has the form, faster than `check_form`."""
-    fit = all_fit(form)
-    return lambda value: fit([value])
-
-
-def all_fit(form: Any, *, optional: bool = False) -> Fit:
-    """A function that says whether all values of a list have the form: 20 times as fast as `check_form` of each.
-
-    It looks at the types of all, then at all values of one type together; at objects by columns.
-    """
-    kinds = form if isinstance(form, tuple) else (form,)
-    plain = {type(None) if kind is None else kind for kind in kinds if kind in (None, bool, str, dict, list)}
-    plain |= {_Absent} if optional else set()
-    further: dict[type, list[Fit]] = {int: [], float: [], list: [], dict: []}
-    if float in kinds or int in kinds:
-        below = (LARGEST if float in kinds else 2**63).__gt__
-        for kind in (int, float) if float in kinds else (int,):
-            further[kind].append(lambda some: all(map(below, map(abs, some))))
-    for kind in kinds:
-        if isinstance(kind, list):
-            further[list].append(_all_lists_fit(all_fit(kind[0])))
-        elif isinstance(kind, dict):
-            further[dict].append(_all_objects_fit(kind))
-
-    def fit(values: Sequence[Any]) -> bool:
-        types = set(map(type, values))
-        for kind in types - plain:
-            some = values if len(types) == 1 else [value for value in values if type(value) is kind]
-            checks = further.get(kind, [])
-            if not (checks[0](some) if len(checks) == 1 else all(any(c([v]) for c in checks) for v in some)):
-                return False
-        return True
-
-    return fit
-
-
-def _all_lists_fit(inner: Fit) -> Fit:
-    return lambda lists: inner(list(chain.from_iterable(lists)))
-
-
-def _all_objects_fit(form: dict[Any, Any]) -> Fit:
-    every = all_fit(form[str]) if str in form else None
-    each = {_name(key): all_fit(of, optional=key.endswith("?")) for key, of in form.items() if key is not str}
-
-    def fit(objects: Sequence[Any]) -> bool:
-        if every is not None and not every([value for one in objects for value in one.values()]):
-            return False
-        columns = by_columns(objects, [*each], ABSENT)
-        return all(fit(column) for fit, column in zip(each.values(), columns, strict=True))
-
-    return fit
-
-
-def by_columns(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], missing: Any = None) -> list[tuple[Any, ...]]:
-    """The values of each key in all rows. One pass over the rows: three times as fast as a pass for each key."""
-    nothing = dict.fromkeys([*keys, ""], missing)
-    row = itemgetter(*keys, "", "")  # two more: of a single key it would not give a tuple
-    found = list(zip(*[row({**nothing, **value}) for value in rows], strict=True))
-    return found[: len(keys)] if rows else [()] * len(keys)
-
-
-def _odd(value: Any, form: Any) -> tuple[str, str] | None:
-    """The first place that does not have the form, and why; None where all do."""
-    if isinstance(form, tuple):
-        return None if any(_odd(value, one) is None for one in form) else ("", _unlike(value, form))
-    if not _is(value, _outer(form)):
-        return "", _unlike(value, (form,))
+def checker(form: Any) -> Check:
+    """The check of a form, built once for many values."""
     if isinstance(form, list):
+        return _list_checker(form[0])
+    if isinstance(form, dict):
+        return _object_checker(form)
+    kinds = form if isinstance(form, tuple) else (form,)
+    numbers = (int, float) if float in kinds else (int,) if int in kinds else ()
+    most = LARGEST if float in kinds else 2**63
+    plain = tuple(NoneType if kind is None else kind for kind in kinds if kind in (None, bool, str, dict, list))
+    nested = [checker(kind) for kind in kinds if isinstance(kind, list | dict)]
+
+    def check(value: Any) -> Fault | None:
+        if type(value) in numbers:  # a bool is not a number
+            fits = -most < value < most  # false for NaN
+        else:
+            fits = isinstance(value, plain) or any(one(value) is None for one in nested)
+        return None if fits else ("", _expected(kinds, value))
+
+    return check
+
+
+def _list_checker(form: Any) -> Check:
+    check_item = checker(form)
+
+    def check(value: Any) -> Fault | None:
+        if not isinstance(value, list):
+            return "", _expected((list,), value)
         for number, item in enumerate(value):
-            if odd := _odd(item, form[0]):
-                return f"[{number}]{odd[0]}", odd[1]
-    elif isinstance(form, dict):
-        for key, inner in form.items():
-            for name in value if key is str else (_name(key),):
-                if name in value:
-                    if odd := _odd(value[name], inner):
-                        return f".{name}{odd[0]}", odd[1]
-                elif not key.endswith("?"):
-                    return f".{name}", " is missing"
-    return None
+            if fault := check_item(item):
+                return f"[{number}]{fault[0]}", fault[1]
+        return None
+
+    return check
 
 
-@cache
-def _name(key: str) -> str:
-    return key.removesuffix("?")
+def _object_checker(form: dict[Any, Any]) -> Check:
+    named = [(key.removesuffix("?"), key.endswith("?"), checker(of)) for key, of in form.items() if key is not str]
+    check_any = checker(form[str]) if str in form else None
+
+    def check(value: Any) -> Fault | None:
+        if not isinstance(value, dict):
+            return "", _expected((dict,), value)
+        for name, optional, check_one in named:
+            if name in value:
+                if fault := check_one(value[name]):
+                    return f".{name}{fault[0]}", fault[1]
+            elif not optional:
+                return f".{name}", " is missing"
+        if check_any is not None:
+            for name, item in value.items():
+                if fault := check_any(item):
+                    return f".{name}{fault[0]}", fault[1]
+        return None
+
+    return check
 
 
-def _is(value: Any, kind: Any) -> bool:
-    if kind is float:
-        return type(value) in (int, float) and -LARGEST < value < LARGEST  # false for NaN
-    if kind is int:
-        return type(value) is int and -(2**63) < value < 2**63
-    return value is None if kind is None else isinstance(value, kind)
-
-
-def _unlike(value: Any, kinds: tuple[Any, ...]) -> str:
-    expected = " or ".join(
-        dict.fromkeys("nothing" if k is None else WORDS.get(k, "an object") for k in map(_outer, kinds))
-    )
+def _expected(kinds: tuple[Any, ...], value: Any) -> str:
+    outer = [type(kind) if isinstance(kind, list | dict) else kind for kind in kinds]
+    expected = " or ".join(dict.fromkeys("nothing" if kind is None else WORDS[kind] for kind in outer))
     return f": expected {expected}, got {short(value)}"
-
-
-def _outer(form: Any) -> Any:
-    return type(form) if isinstance(form, list | dict) else form

@@ -24,11 +24,8 @@ from robattr.attacks import integrated_gradients
 from robattr.data import Dataset
 from robattr.engine.processes import World, choose_device
 from robattr.errors import CheckpointError, InvalidInput
-from robattr.evaluation import Protocol, paper, scaled
-from robattr.evaluation.cost import evaluation_seconds, seconds_per_pass
-from robattr.evaluation.evaluate_batch import Record, evaluate_batch
-from robattr.evaluation.protocol import is_paper_dataset
-from robattr.evaluation.suite import attribution_attacks
+from robattr.evaluation import for_dataset
+from robattr.evaluation.job import Job
 from robattr.metrics import intervals
 from robattr.models import zoo
 from robattr.models.weights_file import SPEC, locate
@@ -40,7 +37,6 @@ from robattr.training.step import validate
 from robattr.training.sweep import Measure, Scores
 
 AUDITS = ("audit", "before")  # `method` of the run directories that robattr audit and harden write
-BLOCK = 50  # validation examples attacked together
 
 
 @dataclass(frozen=True)
@@ -123,7 +119,7 @@ def load_model(reference: str | Path, *, device: torch.device | str = "cpu", tru
 
 
 def _locate(reference: str | Path) -> Path:
-    """The weights file; a recipe without published weights is named as such."""
+    """Find the weights file; reject the name of a recipe without published weights."""
     name, known = str(reference), zoo.entries()
     if name in recipes.names() and name not in known and not Path(name).exists():
         available = [f"{name}-tuned"] if f"{name}-tuned" in known else sorted(known)
@@ -135,7 +131,7 @@ def _locate(reference: str | Path) -> Path:
 
 
 def _trained(directory: RunDirectory) -> TrainConfig:
-    """The configuration of a finished training run; other run directories are refused with what to use instead."""
+    """The configuration of a finished training run; rejects other run directories and says what to use instead."""
     found, path = read_config(directory), directory.path
     if found.get("method") in AUDITS:
         raise InvalidInput(f"{path} is an audit and has no weights of the audited model: use robattr audit")
@@ -185,20 +181,12 @@ def measure_on_validation(
         scores = {"nat_acc": intervals.proportion([1.0] * hits + [0.0] * (n - hits))}
         if not examples:
             return scores
-        protocol = _validation_protocol(run)
-        map = integrated_gradients(protocol.N)
+        protocol = for_dataset(run.data, eps=run.config.eps if run.config else None)
         x, y, ids = run.data.examples("validation", examples)
-        records: list[Record] = []
+        map = integrated_gradients(protocol.N)
         with Progress(path.name, "validation examples") as progress:
-            progress(0, len(x))
-            each = seconds_per_pass(model, x[:1].to(world.device), y[:1].to(world.device))
-            attacks = attribution_attacks(protocol, model, map, images=True)
-            seconds = evaluation_seconds(each, protocol, attacks, examples=len(x), images=True)
-            progress.expect(seconds, f"{len(x):,} validation examples")
-            for some, labels, numbers in zip(x.split(BLOCK), y.split(BLOCK), ids.split(BLOCK), strict=True):
-                inputs = some.to(world.device), labels.to(world.device)
-                records += evaluate_batch(model, *inputs, ids=numbers.tolist(), protocol=protocol, map=map).records
-                progress(len(records), len(x))
+            job = Job(model, x, y, ids.tolist(), protocol, map, source=None, compiled=False, expect=progress.expect)
+            records = job.measured(progress)
         scores["adv_acc"] = intervals.proportion(record["adv_correct"] for record in records)
         for column in ("topk", "kendall"):
             known = [record[column] for record in records if record["correct"] and record[column] is not None]
@@ -206,12 +194,3 @@ def measure_on_validation(
         return scores
 
     return scores_of
-
-
-def _validation_protocol(run: Run) -> Protocol:
-    """The paper's evaluation of the dataset; for other data the same, scaled to their size, at the training's ε."""
-    if is_paper_dataset(run.data):
-        return paper(run.data.name)
-    _, height, width = run.data.shape
-    eps = run.config.eps if run.config else None
-    return scaled(run.data.name, pixels=height * width, bounds=run.data.bounds, eps=eps)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
 
-from robattr import recipes
-from robattr.attacks import IFIA, integrated_gradients
+from robattr import models, recipes
+from robattr.attacks import integrated_gradients
 from robattr.errors import CheckpointError, InvalidInput
+from robattr.evaluation import evaluate
+from robattr.evaluation.cost import SECOND_ORDER
 from robattr.evaluation.protocol import paper
-from robattr.formula import skip_model_checks
 from robattr.reproduce import TARGETS, Job, jobs, plan, tasks
 
 
@@ -105,74 +105,44 @@ def test_seeds_and_protocols_share_what_they_can(tmp_path: Path) -> None:
         jobs("table1", tmp_path, protocol="strct")
 
 
-class Counted(nn.Module):
-    """Counts the images that it sees: the clock of the estimates in these tests."""
-
-    seen = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
-
-    def forward(self, x: Tensor) -> Tensor:
-        Counted.seen += len(x)
-        return self.net(x)
-
-
 @pytest.fixture
-def counting_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(plan.models, "for_dataset", lambda _: Counted())
-    monkeypatch.setattr(plan.time, "perf_counter", lambda: float(Counted.seen))
-    monkeypatch.setattr(plan, "LONG", float("inf"))  # time the whole batch
-    for cached in (plan._step_seconds, plan._attack_seconds):
-        cached.cache_clear()
+def one_second_per_gradient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A first-order gradient of one example takes a second, a second-order one four times as long."""
+    monkeypatch.setattr("robattr.evaluation.job.seconds_per_pass", lambda *_: float(SECOND_ORDER))
+    plan._timed.cache_clear()
     yield
-    for cached in (plan._step_seconds, plan._attack_seconds):
-        cached.cache_clear()
+    plan._timed.cache_clear()
 
 
-@pytest.mark.usefixtures("counting_clock")
-@pytest.mark.parametrize("method", ["natural", "madry", "ig-norm", "ig-sum-norm"])
-def test_the_estimate_of_a_training_counts_what_its_steps_compute(method: str, tmp_path: Path) -> None:
-    run = replace(recipes.get(f"fashion-mini/{method}"), batch=4, attack_steps=5)
-    net = Counted()
-    skip_model_checks(net)  # once for each model, not at every step
-    Counted.seen = 0
-    run.objective((0.0, 1.0))(net, torch.rand(4, 1, 28, 28), torch.arange(4)).value.sum().backward()
-    one_step = Counted.seen
-    assert plan.training_seconds(Job(run, tmp_path, "ig", 10), "cpu") == pytest.approx(run.steps * one_step)
+@pytest.mark.usefixtures("one_second_per_gradient")
+@pytest.mark.parametrize(
+    ("method", "first", "second"),
+    [("natural", 1, 0), ("madry", 1 + 5, 0), ("ig-norm", 1 + 5, 5 * 2 + 3), ("ig-sum-norm", 1 + 5, 5 * 2 + 3)],
+)
+def test_the_estimate_of_a_training_counts_its_gradients(method: str, first: int, second: int, tmp_path: Path) -> None:
+    run = replace(recipes.get(f"fashion-mini/{method}"), batch=4, attack_steps=5, m=3, m_attack=2, steps=7)
+    seconds = plan.training_seconds(Job(run, tmp_path, "ig", 10), "cpu")
+    assert seconds == pytest.approx(7 * 4 * (first + SECOND_ORDER * second))
 
 
-@pytest.mark.usefixtures("counting_clock")
-def test_the_estimate_of_an_evaluation_counts_what_its_attacks_compute(tmp_path: Path) -> None:
-    rules, net = paper("fashion-mini"), Counted()
-
-    def images(steps: int) -> int:
-        Counted.seen = 0
-        x, map = torch.rand(2, 1, 28, 28), integrated_gradients(rules.N)
-        IFIA(net, rules.eps, rules.alpha, steps, k=rules.k, map=map)(x, torch.arange(2))
-        return Counted.seen
-
-    iteration = (images(4) - images(2)) / (2 * 2)  # of one example
-    job = Job(recipes.get("fashion-mini/ig-norm"), tmp_path, "ig", 10)
-    expected = 10 * rules.repeats * rules.steps * iteration
-    assert plan.evaluation_seconds(job, "cpu") == pytest.approx(expected)
-    assert plan.evaluation_seconds(replace(job, protocol="strict"), "cpu") == pytest.approx(expected * 3)  # its budget
+@pytest.mark.usefixtures("one_second_per_gradient")
+def test_the_estimate_of_an_evaluation_is_that_of_the_evaluation_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(paper("fashion-mini"), steps=2, pgd_steps=1)
+    monkeypatch.setattr(plan, "paper", lambda _: small)
+    x, y = torch.rand(10, 1, 28, 28), torch.arange(10)
+    said: list[tuple[float, str]] = []
+    map = integrated_gradients(small.N)
+    evaluate(models.small_cnn(), x, y, protocol=small, map=map, expect=lambda *words: said.append(words))
+    seconds = plan.evaluation_seconds(Job(recipes.get("fashion-mini/ig-norm"), tmp_path, "ig", 10), "cpu")
+    assert said[0] == (seconds, "10 examples")
 
 
-def test_images_that_take_long_are_timed_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, asked = [0.0], []
-
-    def work(count: int, *, each: float) -> None:
-        asked.append(count)
-        now[0] += 0.1 + each * count
-
-    monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    cpu = torch.device("cpu")
-    assert plan._time(lambda n: work(n, each=0.01), 16, cpu) == pytest.approx(0.1 + 16 * 0.01)
-    assert asked == [2, 2, 16]
-    assert plan._time(lambda n: work(n, each=1.0), 16, cpu) == pytest.approx(8 * (0.1 + 2 * 1.0))
-    assert asked == [2, 2, 16, 2, 2]
+def test_the_network_of_a_tuned_recipe_is_timed(tmp_path: Path) -> None:
+    for kind, architecture in (("paper", "resnet"), ("tuned", "wide_resnet")):
+        job = jobs("table1", tmp_path, datasets=["gtsrb"], kind=kind)[0]
+        assert plan._probe(job, "cpu").model.spec.name == architecture
 
 
 def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:

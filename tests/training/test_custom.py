@@ -268,6 +268,7 @@ def test_keys_that_do_not_reach_the_objective_are_refused(module):
     ref = module("fixed_rho", "from robattr import objectives\n\ndef make_rho():\n    return objectives.natural()\n")
     for word, message in (
         ("eps=0.2", "eps would have no effect on an objective of your own"),
+        ("worst_case=0.5", "worst_case would have no effect on an objective of your own"),
         ("method=madry", "cannot set method: give an objective of your own by --objective"),
         ("custom=x:y", "cannot set custom"),
     ):

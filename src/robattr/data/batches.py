@@ -125,7 +125,7 @@ class Batches:
 
 
 def _flipped(images: Tensor, *flips: Tensor) -> Tensor:
-    """Images (B, C, H, W), mirrored where a flip (B,) is true; no flip: as they are."""
+    """Mirror the images (B, C, H, W) where a flip (B,) is true; without flips they are unchanged."""
     for flip in flips:
         images = torch.where(flip.view(-1, 1, 1, 1), images.flip(-1), images)
     return images

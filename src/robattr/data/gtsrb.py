@@ -168,7 +168,7 @@ def _frame(content: bytes, archive: Path, name: str) -> NDArray[np.uint8]:
 
 
 def _check_complete(path: Path, *, count: int, suffix: str) -> None:
-    """Refuse an archive that cannot be read to its end or has not `count` members called *`suffix`."""
+    """Reject an archive that cannot be read to its end or does not have `count` members called *`suffix`."""
     got = sum(name.endswith(suffix) for name, _ in members(path))
     if got != count:
         raise DataError(f"{path}: expected {count} members called *{suffix}, got {got}: incomplete, fetch it again")

@@ -21,7 +21,7 @@ def equalise(images: Tensor) -> Tensor:
 
         out(v) = round( float32(cdf(v) − h₀) · float32(255 / (n − h₀)) ),   ties to even;
 
-    the lowest bin goes to 0 and a constant channel stays as it is. This is what the reference applies to GTSRB
+    the lowest bin goes to 0 and a constant channel is unchanged. This is what the reference applies to GTSRB
     after augmentation, in train and test alike (other libraries' equalisers differ).
     """
     if images.dtype != torch.uint8 or images.ndim != 4:

@@ -143,12 +143,12 @@ def paper(dataset: str) -> Protocol:
     return _PAPER[dataset]
 
 
-def for_dataset(data: Dataset) -> Protocol:
-    """`paper` of a dataset of the paper; for other data or ranges, `scaled` to their size and range."""
+def for_dataset(data: Dataset, eps: float | None = None) -> Protocol:
+    """`paper` of a dataset of the paper; for other data or ranges, `scaled` to their size and range (and to `eps`)."""
     if is_paper_dataset(data):
         return _PAPER[data.name]
     _, height, width = data.shape
-    return scaled(data.name, pixels=height * width, bounds=data.bounds)
+    return scaled(data.name, pixels=height * width, bounds=data.bounds, eps=eps)
 
 
 def is_paper_dataset(data: Dataset) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robattr._form import by_columns, check_form, fits, parse_json
+from robattr._form import check_form, parse_json
 from robattr.errors import CheckpointError
 from robattr.evaluation import records as files
 from robattr.evaluation.ablation import advantage
@@ -36,15 +36,13 @@ FORM = {
     "seconds?": NUMBER, "earlier?": COUNT, "seed?": COUNT,
 }  # fmt: skip
 """The form of a summary; older ones lack some of the keys."""
-FITS = fits(FORM)
 
 
 def read(path: Path) -> dict[str, Any]:
     """Read a summary and check its form."""
     try:
         summary = parse_json(path.read_text(encoding="utf-8"))
-        if not FITS(summary):
-            check_form(summary, FORM)
+        check_form(summary, FORM)
     except ValueError as cause:
         raise CheckpointError(f"{path} is damaged ({cause}): delete it, and evaluate again") from cause
     return dict(summary)
@@ -216,7 +214,7 @@ def compare(first: Rows, second: Rows) -> dict[str, intervals.Comparison]:
 
 def _table(rows: Rows, keys: Sequence[str]) -> list[NDArray[np.float64]]:
     """The numbers of all rows for each key, NaN for None."""
-    return [np.array(column, dtype=np.float64) for column in by_columns(rows, keys)]
+    return [np.array([row.get(key) for row in rows], dtype=np.float64) for key in keys]
 
 
 def _curve(curves: Iterable[Sequence[float]]) -> list[float]:

@@ -117,9 +117,9 @@ class _Softened(TorchFunctionMode):
 
 
 class Smooth(nn.Module):
-    """The softplus twin of `module`, which shares its parameters, buffers, children and flags.
+    """The softplus twin of `module`, with the same parameters, buffers, children and flags under the same names.
 
-    They have the same names: a change of one is a change of both, and layer names and state dicts agree.
+    They are shared, not copied: a change of one is a change of both, and layer names and state dicts agree.
     """
 
     twin_of: nn.Module
@@ -146,7 +146,7 @@ class Smooth(nn.Module):
             return self.twin_of(*args, **kwargs)
 
     def affine_split(self) -> AffineSplit | None:
-        """Those of the network, the rest smoothed: an affine layer has no activation."""
+        """The split of the network with a smooth rest; the affine stem has no activation."""
         found = affine_split(self.twin_of)
         if found is None:
             return None

@@ -113,8 +113,9 @@ def locate(ref: str | Path) -> Path:
 
 
 def _with_sorted_header(content: bytes) -> bytes:
-    """The same file with the header's keys sorted: the library shuffles metadata, and equal networks should give equal
-    files. Format: 8 bytes of header length, the header in JSON padded by blanks to 8 bytes, the tensors.
+    """Sort the keys of the header, which the library shuffles, so that equal networks give equal files.
+
+    Format: 8 bytes of header length, the header in JSON padded by blanks to 8 bytes, the tensors.
     """
     length = int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()
@@ -160,7 +161,7 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
 
 
 def _without_wrappers(tensors: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
-    """The tensors with as many wrapper prefixes dropped as give the most names of `module`.
+    """Drop as many wrapper prefixes as give the most names of `module`.
 
     A module may have a child called "module", so its own names may begin like those of a wrapped module.
     """

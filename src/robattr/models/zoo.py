@@ -29,7 +29,7 @@ class Entry:
 def entries() -> dict[str, Entry]:
     """The index of the zoo, by name."""
     index = json.loads((FOLDER / "index.json").read_text(encoding="utf-8"))
-    return {name: Entry(e["file"], e["sha256"], e["licence"], e["record"]) for name, e in index.items()}
+    return {name: Entry(**entry) for name, entry in index.items()}
 
 
 def fetch(name: str) -> Path:

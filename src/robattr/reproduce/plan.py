@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,20 +11,22 @@ from typing import Literal
 
 import torch
 
-from robattr import models, recipes
+from robattr import recipes
 from robattr._form import parse_json
-from robattr.attacks import IFIA
 from robattr.attacks.maps import by_name
-from robattr.data import info
+from robattr.data import from_tensors, info
 from robattr.engine.processes import choose_device
-from robattr.errors import CheckpointError, InvalidInput, nearest
+from robattr.errors import InvalidInput, nearest
+from robattr.evaluation.cost import SECOND_ORDER
+from robattr.evaluation.job import Job as Evaluation
 from robattr.evaluation.protocol import named, paper
 from robattr.formula import Distributional, Joint, Robust
 from robattr.reporting.published import DATASETS
 from robattr.reporting.run_results import RunResults, read_runs
-from robattr.training import checkpoint, custom
+from robattr.training import custom
 from robattr.training.config import TrainConfig
-from robattr.training.run_directory import RunDirectory, read_config
+from robattr.training.run_directory import RunDirectory
+from robattr.training.setup import build_model
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,8 @@ class Job:
     def trained(self) -> bool:
         """Whether the final weights exist; raises if the directory contains another run."""
         here = RunDirectory(self.path)
-        if not here.config.exists():
-            return False
-        if differing := checkpoint.differences(self.run, read_config(here)):
-            raise CheckpointError(
-                f"{self.path} contains a run of another configuration ({differing}): move it away, or choose another "
-                "--out"
-            )
-        return here.weights.exists()
+        here.check_same(self.run, "move it away, or choose another --out")
+        return here.config.exists() and here.weights.exists()
 
     @property
     def evaluated(self) -> bool:
@@ -104,7 +99,7 @@ def jobs(
 ) -> list[Job]:
     """The jobs of the target `name`, in order. Runs are in OUT/DATASET/METHOD, shared by tables and figures.
 
-    `objectives` replaces the target's methods: other methods, or objectives of the user's as "module:function".
+    `objectives` replaces the target's methods: other methods, or custom objectives as "module:function".
     """
     if name not in TARGETS:
         raise InvalidInput(f"unknown target {name!r}; {nearest(name, TARGETS)}")
@@ -131,7 +126,7 @@ def jobs(
 
 
 def _own(dataset: str, ref: str) -> TrainConfig:
-    """The run of an objective of the user's, with the settings of `natural`; a function has no ε that could grow."""
+    """The run of a custom objective with the settings of `natural`; a function has no ε, so it gets no ramps."""
     base, own = recipes.get(f"{dataset}/natural"), custom.named(ref)
     made = own.objective(base, paper(dataset).bounds)
     ramps = isinstance(made, Robust | Joint | Distributional) or own.follows_config
@@ -189,70 +184,30 @@ def results(jobs: Sequence[Job]) -> tuple[RunResults, ...]:
     )
 
 
-# Estimates: gradients on random images are timed and multiplied. The time of a training step, and of an attack, is
-# linear in the number of attack steps, so 1 and 3 of them are timed.
-
-BLOCK = 16  # examples attacked together
-FEW, LONG = 2, 0.25  # on a CPU: images timed first; seconds after which the time is taken as proportional to them
-
-
 def training_seconds(job: Job, device: str = "auto") -> float:
-    """Steps × time of one step."""
-    typical = replace(  # without what does not change the time, so that similar runs are timed once
-        job.run, recipe="", steps=1, seed=0, schedule="constant", boundaries=(), rates=(), weight=1.0
-    )
-    one, three = (_step_seconds(replace(typical, attack_steps=n), device) for n in (1, 3))
-    each = max(0.0, (three - one) / 2)
-    attack_steps = job.run.attack_steps if job.run.uses("attack_steps") else 0
-    return job.run.steps * (max(one - each, 0.0) + each * attack_steps)
+    """Estimated seconds of a training: steps × batch × gradients of an example, first and second-order ones."""
+    run = job.run
+    first_order = 1 + (run.attack_steps if run.uses("attack_steps") else 0)
+    passes = SECOND_ORDER * run.second_order + first_order
+    return run.steps * run.batch * passes / SECOND_ORDER * _probe(job, device).per_pass
 
 
 def evaluation_seconds(job: Job, device: str = "auto") -> float:
-    """Examples × restarts of all attacks × iterations × time of one iteration."""
-    protocol = named(job.protocol, paper(job.run.dataset))
-    restarts = protocol.repeats * (min(protocol.budget, len(protocol.attacks)) if protocol.strict else 1)  # at most
-    one, three = (_attack_seconds(job.run.dataset, job.map, n, device) for n in (1, 3))
-    return job.examples * restarts * protocol.steps * max(0.0, three - one) / (2 * BLOCK)
+    """Estimated seconds of an evaluation."""
+    return _probe(job, device).seconds(job.examples)
+
+
+def _probe(job: Job, device: str) -> Evaluation:
+    return _timed(job.run.dataset, job.run.model, job.map, job.protocol, device)
 
 
 @cache
-def _step_seconds(run: TrainConfig, device: str) -> float:
-    """Time of one gradient step."""
-    where = choose_device(device)
-    model = models.for_dataset(run.dataset).to(where)
-    x, y = _random_images(run.dataset, run.batch, where)
-    rho = run.objective(paper(run.dataset).bounds)
-    return _time(lambda n: rho(model, x[:n], y[:n]).value.mean().backward(), run.batch, where)
-
-
-@cache
-def _attack_seconds(dataset: str, map_name: str, steps: int, device: str) -> float:
-    """Time of an attribution attack of `steps` iterations on a block of examples."""
-    where, protocol = choose_device(device), paper(dataset)
-    model = models.for_dataset(dataset).to(where).eval()
-    x, y = _random_images(dataset, BLOCK, where)
-    map = by_name(map_name, N=protocol.N, bounds=protocol.bounds)
-    attack = IFIA(model, protocol.eps, protocol.alpha, steps, k=protocol.k, map=map, bounds=protocol.bounds)
-    return _time(lambda n: attack(x[:n], y[:n]), BLOCK, where)
-
-
-def _random_images(dataset: str, count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    about, (low, high) = info(dataset), paper(dataset).bounds
-    x = low + (high - low) * torch.rand(count, *about.shape, generator=torch.Generator().manual_seed(0))
-    return x.to(device), (torch.arange(count) % len(about.classes)).to(device)
-
-
-def _time(work: Callable[[int], object], count: int, device: torch.device) -> float:
-    """Seconds of `work(count)`, after a first call as warm-up; on a CPU, from a few images if they take long."""
-    few = count if device.type == "cuda" else min(FEW, count)
-    _clock(work, few, device)
-    seconds = _clock(work, few, device)
-    return seconds * count / few if few == count or seconds > LONG else _clock(work, count, device)
-
-
-def _clock(work: Callable[[int], object], count: int, device: torch.device) -> float:
-    began = time.perf_counter()
-    work(count)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - began
+def _timed(dataset: str, network: str, map: str, protocol: str, device: str) -> Evaluation:
+    """An evaluation of the network on a random image, which times its gradients."""
+    about, rules = info(dataset), named(protocol, paper(dataset))
+    (low, high), y = rules.bounds, torch.zeros(1, dtype=torch.int64)
+    x = low + (high - low) * torch.rand(1, *about.shape, generator=torch.Generator().manual_seed(0))
+    data = from_tensors(x, y, bounds=rules.bounds, classes=about.classes, name=dataset)
+    model = build_model(TrainConfig(dataset=dataset, model=network), data).to(choose_device(device)).eval()
+    chosen = by_name(map, N=rules.N, bounds=rules.bounds)
+    return Evaluation(model, x, y, [0], rules, chosen, source=None, compiled=False)

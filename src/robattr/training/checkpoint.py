@@ -4,8 +4,8 @@
 
 A file contains tensors and plain values, so `torch.load(path, weights_only=True)` reads it: the parameters and
 buffers, the optimiser, the step, γ of a distributional objective, the averaged weights and the configuration, with the
-text of an objective of the user's and the hash of its source. There is no other state: the learning rate, the ramps,
-the batch and every random number are functions of (seed, step).
+text of a custom objective and the hash of its source. There is no other state: the learning rate, the ramps, the batch
+and every random number are functions of (seed, step).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def save(folder: Path, content: bytes, *, step: int, keep: int) -> Path:
 
 
 def tidy(folder: Path, *, step: int, keep: int) -> None:
-    """Remove what a newer checkpoint, that of `step`, has made superfluous, and what killed writers left."""
+    """Keep the checkpoint of `step` and the `keep` − 1 before it; remove older ones and what killed processes left."""
     for old in [found for found in listed(folder) if found.step < step][: -(keep - 1)]:
         old.path.unlink(missing_ok=True)
     remove_unfinished(folder)

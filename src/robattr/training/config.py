@@ -156,7 +156,7 @@ class TrainConfig:
         return METHODS[self.method](self, Parts(self, bounds))
 
     def with_objective(self, objective: Objective | Custom) -> TrainConfig:
-        """The configuration with an objective of the user's in the place of the method's, also in the recipe's name."""
+        """The configuration with a custom objective instead of the method, also in the name of the recipe."""
         own = objective if isinstance(objective, Custom) else customs.custom(objective)
         dataset, slash, _ = self.recipe.partition("/")
         recipe = f"{dataset}/{own.name}" if slash else self.recipe

@@ -1,4 +1,4 @@
-"""A user's own objective in a training run: how it is made, and by what a resumed run recognises it.
+"""Custom objectives: how a training run makes one, and how a resumed run recognises it.
 
 An objective is any value of the formula (`Robust`, `Distributional`), or any function rho(model, x, y) that returns a
 `Rho`, or anything else with a `value` of shape (B,). It cannot be written to a file. What is written is its text
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from types import CodeType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Bounds: TypeAlias = tuple[float, float]
 EXAMPLE = "objectives.ig_norm(1.0, LinfBall(0.1), PGD(7, 0.02)), or a function rho(model, x, y) -> Rho"
-LIBRARIES = {"robattr", "torch", "numpy", *sys.stdlib_module_names}  # known by their versions, not by their source
+LIBRARIES = {"robattr", "torch", "numpy", *sys.stdlib_module_names} - {"__main__"}  # their source is not hashed
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
@@ -46,11 +46,10 @@ Objective: TypeAlias = Robust | Joint | Distributional | Function
 
 @dataclass(frozen=True)
 class Custom:
-    """An objective of the user's, or a function that makes one; two are equal if their text and source are.
+    """A custom objective, or a function that makes one; two are equal if their text and source are.
 
-    `factory` is called with those of the arguments `config` (the `TrainConfig`) and `bounds` (of valid inputs) that it
-    has. One that has `config` follows the keys of the run, so that ramps and sweeps reach it. Of any other objective a
-    ramp scales λ, ε and the step size.
+    `factory` may take `config` (the `TrainConfig`) and `bounds` (of valid inputs). If it takes `config`, the keys of
+    the run reach the objective, and so do ramps and sweeps. Otherwise a ramp scales λ, ε and the step size.
     """
 
     text: str
@@ -58,10 +57,10 @@ class Custom:
     given: Objective | None = field(default=None, compare=False, repr=False)
     factory: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
     scales: tuple[float, float] = field(default=(1.0, 1.0), compare=False)  # of λ, and of ε and the step size
-    ref: str = field(default="", compare=False)  # "package.module:name", where it was named
+    ref: str = field(default="", compare=False)  # "package.module:name", if it was given by name
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Another process imports what has a name again, as this one did."""
+        """Pickle an objective given by name as that name: another process imports it again."""
         return (_renamed, (self.ref, self.scales)) if self.ref else super().__reduce__()
 
     @property
@@ -80,7 +79,7 @@ class Custom:
         found = self._made(run, bounds) if self.factory else self.given
         found = check_objective(found, of=self.text if self.factory else "objective")
         if not self.follows_config and self.scales != (1.0, 1.0):
-            return _scaled(found, *self.scales)
+            found = _scaled(found, *self.scales)
         return replace(found) if isinstance(found, Distributional) else found
 
     def _made(self, run: TrainConfig, bounds: Bounds) -> Any:
@@ -134,7 +133,7 @@ def check_objective(found: Any, *, of: str) -> Objective:
 
 
 def as_rho(found: Any, x: Tensor) -> Rho:
-    """What a function returned, as a `Rho`: the whole value counts as the loss where the parts are unknown."""
+    """Convert what a function returned to a `Rho`; if its parts are unknown, the whole value is the loss."""
     value = getattr(found, "value", None)
     if not isinstance(value, Tensor) or value.shape != (len(x),):
         got = f"a value of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{type(found).__name__}"
@@ -148,7 +147,7 @@ def as_rho(found: Any, x: Tensor) -> Rho:
 def second_order(objective: Objective) -> int:
     """Second-order gradients per example and update: attack steps × nodes in the attack + nodes in the update.
 
-    A map of the user's counts as one; of a function nothing is known, which counts as none.
+    A custom map counts as one; a function as none, because its gradients are unknown.
     """
     if isinstance(objective, Joint):
         return sum(map(second_order, objective.terms))
@@ -182,33 +181,21 @@ def _gradients(part: Any) -> int:
             return int(part is not displacement)
 
 
-def _scaled(objective: Objective, weight: float, eps: float) -> Objective:
-    """The objective with λ, and ε and the step size, times these numbers."""
+def _scaled(objective: Any, weight: float, eps: float) -> Any:
+    """The objective with λ multiplied by `weight`, ε and the step size by `eps`."""
     if isinstance(objective, Joint):
-        return Joint(tuple(_scaled_robust(term, weight, eps) for term in objective.terms))
-    if isinstance(objective, Robust):
-        return _scaled_robust(objective, weight, eps)
-    if isinstance(objective, Distributional):
-        return _scaled_robust(objective, weight, eps)
-    raise InvalidInput(
-        "weight_ramp and eps_ramp have no effect on a function: set both to () (--set weight_ramp= --set eps_ramp=), "
-        "or name a function of `config` that makes the objective"
-    )
-
-
-T = TypeVar("T", Robust, Distributional)
-
-
-def _scaled_robust(objective: T, weight: float, eps: float) -> T:
-    within: Any = objective.within
-    by: Any = objective.by
-    ball = hasattr(within, "radius")
-    return replace(
-        objective,
-        weight=objective.weight * weight,
-        within=replace(within, radius=within.radius * eps) if ball else within,
-        by=replace(by, step_size=by.step_size * eps) if ball and hasattr(by, "step_size") else by,
-    )
+        return Joint(tuple(_scaled(term, weight, eps) for term in objective.terms))
+    if not isinstance(objective, Robust | Distributional):
+        raise InvalidInput(
+            "weight_ramp and eps_ramp have no effect on a function: set both to () (--set weight_ramp= --set "
+            "eps_ramp=), or name a function of `config` that makes the objective"
+        )
+    rho: Any = objective
+    within, by = rho.within, rho.by
+    if hasattr(within, "radius"):
+        within = replace(within, radius=within.radius * eps)
+        by = replace(by, step_size=by.step_size * eps) if hasattr(by, "step_size") else by
+    return replace(rho, weight=rho.weight * weight, within=within, by=by)
 
 
 def text_of(objective: object) -> str:
@@ -217,7 +204,7 @@ def text_of(objective: object) -> str:
 
 
 def source_of(*things: object) -> str:
-    """A hash of the source of every function and class of the user's in `things`, and of the values they contain."""
+    """A hash of the source of all functions and classes outside libraries in `things`, and of the values in them."""
     digest = hashlib.sha256()
     for part in _parts(things, {}):
         digest.update(part)
@@ -267,16 +254,14 @@ def _parts(thing: Any, seen: dict[int, Any]) -> Iterator[bytes]:
 
 
 def _of_a_library(thing: Any) -> bool:
-    return (thing.__module__ or "").partition(".")[0] in LIBRARIES - {"__main__"}
+    return (thing.__module__ or "").partition(".")[0] in LIBRARIES
 
 
 def _globals(function: FunctionType) -> list[Any]:
     """The plain values, functions and classes of its own module that a function refers to."""
     used = [function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__]
-    own = (FunctionType, type)
-    return [
-        u for u in used if isinstance(u, PLAIN) or (isinstance(u, own) and u.__module__ == function.__module__)
-    ]  # fmt: skip
+    here = function.__module__
+    return [u for u in used if isinstance(u, PLAIN) or (isinstance(u, FunctionType | type) and u.__module__ == here)]
 
 
 def _names(code: CodeType) -> list[str]:

@@ -23,7 +23,7 @@ SHARES = {"accuracy": "accuracy", "val_accuracy": "validation accuracy"}
 
 
 class Log:
-    """Writes records to every output; a `silent` log, as of every process but the leader, to none."""
+    """Write records to every output; a `silent` log, that of every process but the leader, writes none."""
 
     def __init__(self, here: RunDirectory, run: TrainConfig, *, step: int, silent: bool = False) -> None:
         self._clock = (step, time.perf_counter())

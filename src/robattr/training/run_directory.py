@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -30,21 +29,23 @@ from robattr.training import checkpoint
 from robattr.training.config import TrainConfig
 
 
-@dataclass(frozen=True)
 class RunDirectory:
-    """The paths of a run, and its lock while this process trains it."""
+    """The files of a run, and its lock while this process trains it."""
 
-    path: Path
-    lock: Lock | None = None
-
-    def check_held(self) -> None:
-        """Raise if the directory that this process locked was removed."""
-        if self.lock is not None:
-            self.lock.check()
+    def __init__(self, path: Path, lock: Lock | None = None) -> None:
+        self.path, self.lock = path, lock
+        self.config = path / "config.json"
+        self.environment = path / "environment.json"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.weights = path / "model.safetensors"
+        self.records = path / "records"
+        self.scores = path / "sweep.json"  # of a point of a sweep
+        self.preprocessing = path / "preprocessing.json"  # mean and std, only of a user's hardened model
 
     @property
     def occupied(self) -> bool:
-        """Whether the directory contains more than a start that was killed before its first checkpoint leaves."""
+        """Whether the directory contains more than the files of a run killed before its first checkpoint."""
         if not self.path.is_dir():
             return self.path.exists()
         own = {self.config, self.environment, self.preprocessing, self.scores}
@@ -54,51 +55,25 @@ class RunDirectory:
     @property
     def is_run(self) -> bool:
         """Whether a training wrote this directory."""
-        if not self.config.is_file():
-            return bool(checkpoint.listed(self.checkpoints))
         try:
             return {"recipe", "method"} <= read_config(self).keys()
-        except CheckpointError:  # damaged
+        except (CheckpointError, OSError):  # missing or damaged
             return bool(checkpoint.listed(self.checkpoints))
 
-    @property
-    def config(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def environment(self) -> Path:
-        return self.path / "environment.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def weights(self) -> Path:
-        return self.path / "model.safetensors"
-
-    @property
-    def records(self) -> Path:
-        return self.path / "records"
-
-    @property
-    def scores(self) -> Path:
-        """The scores of a point of a sweep."""
-        return self.path / "sweep.json"
-
-    @property
-    def preprocessing(self) -> Path:
-        """Mean and std of the input normalisation; only hardened models of a user have this file."""
-        return self.path / "preprocessing.json"
+    def check_held(self) -> None:
+        """Raise if the directory that this process locked was removed."""
+        if self.lock is not None:
+            self.lock.check()
 
     def check_bare(self, remedy: str) -> None:
         """Reject a run whose model needs an input normalisation, for callers that do not apply it."""
         if self.preprocessing.is_file():
             raise InvalidInput(f"the weights of {self.path} need their own preprocessing.json: {remedy}")
+
+    def check_same(self, run: TrainConfig, remedy: str) -> None:
+        """Reject the directory of a run of another configuration."""
+        if self.config.exists() and (differing := checkpoint.differences(run, read_config(self))):
+            raise CheckpointError(f"{self.path} contains a run of another configuration ({differing}): {remedy}")
 
     def check_own(self) -> None:
         """Reject a file, or the directory of something else."""
@@ -153,11 +128,9 @@ def claim(path: Path, run: TrainConfig, *, world: World, fresh: bool) -> Iterato
                 f"{path} contains a run without a checkpoint to continue from: choose another --out, or discard that "
                 "run with --fresh"
             )
-        if kept and here.config.exists() and (differing := checkpoint.differences(run, read_config(here))):
-            raise CheckpointError(
-                f"{path} contains a run of another configuration ({differing}): choose another --out (--set "
-                f"warm_start={path} starts from these weights), or discard that run with --fresh"
-            )
+        if kept:
+            start = f"--set warm_start={path} starts from these weights"
+            here.check_same(run, f"choose another --out ({start}), or discard that run with --fresh")
         if kept and kept[-1].step > run.steps:
             raise CheckpointError(
                 f"{path} has already done {kept[-1].step} steps, more than steps={run.steps}: continue it with "

@@ -19,12 +19,9 @@ from robattr.training.config import CHOICES, KINDS, USES_WARMUP, TrainConfig, ch
 SCHEDULES = {"warmup": USES_WARMUP, "rates": ("piecewise",), "boundaries": ("piecewise",)}
 """Keys that only some schedules use. Files may contain them anyway: `config.json` has every key."""
 OBJECTIVE = ("method", "custom", "custom_source")
-FORMULA = (
-    "weight_l2", "smoothness", "k",
-    "weight", "eps", "norm", "attack_steps", "step_size", "m", "m_attack", "rule", "chunk", "power", "gamma", "budget",
-    "gamma_rate",
-)  # fmt: skip
-"""Keys that the methods build their objectives with."""
+_KEYS = list(KINDS)
+FORMULA = _KEYS[_KEYS.index("weight") : _KEYS.index("optimizer")]
+"""Keys of ρ, which the methods build their objectives with."""
 
 
 def change(run: TrainConfig, settings: Mapping[str, Any]) -> TrainConfig:
@@ -56,13 +53,14 @@ def change_by_words(run: TrainConfig, words: Iterable[str]) -> TrainConfig:
                 f"{key} has no effect with schedule={changed.schedule}: set schedule={using[0]}, or omit {key}"
             )
     for key in ("weight", "weight_ramp"):
-        if settings.get(key) and not _uses_weight(changed, key):
+        scales_own = key == "weight_ramp" and changed.own is not None  # a ramp scales the λ of any objective
+        if settings.get(key) and not (scales_own or changed.uses("weight")):
             raise InvalidInput(f"{key} has no effect with method={changed.method}: set method=ig-norm, or omit {key}")
     return changed
 
 
 def check_reached(run: TrainConfig, keys: Iterable[str]) -> None:
-    """Reject keys that would have no effect on the objective of the user's that `run` has."""
+    """Reject keys that have no effect on the custom objective of `run`."""
     if run.own is None or run.own.follows_config:
         return
     if idle := sorted({*keys} & {*FORMULA}):
@@ -70,11 +68,6 @@ def check_reached(run: TrainConfig, keys: Iterable[str]) -> None:
             f"{', '.join(idle)} would have no effect on an objective of your own: build it with them, or name a "
             "function of `config`, which has them, or a method"
         )
-
-
-def _uses_weight(run: TrainConfig, key: str) -> bool:
-    """Whether λ is part of the objective; a ramp also scales the λ of an objective of the user's."""
-    return run.uses("weight") or (key == "weight_ramp" and run.own is not None)
 
 
 def parse_word(word: str) -> tuple[str, Any]:

@@ -34,9 +34,9 @@ def init_or_resume(
     """
     torch.manual_seed(run.seed)
     model = (model or build_model(run, data)).to(world.device, dtype)
-    check_fit(model, data, world=world, dtype=dtype)
+    one = data.pixels(data.train.images[:1]).to(world.device, dtype)
+    check_fit(model, data, one)
     arithmetic = "fp32" if run.precision == "fp64" else run.precision
-    one = data.pixels(data.train.images[:1]).to(world.device)
     model = model.to(memory_format=layout(arithmetic, one))  # type: ignore[call-overload]
     engine = Step(model, compiled=run.compiles(world.device.type), arithmetic=arithmetic)
     averaged = {name: p.detach().clone() for name, p in model.named_parameters()} if run.average else None
@@ -120,14 +120,13 @@ def check_state(model: nn.Module) -> None:
             )
 
 
-def check_fit(model: nn.Module, data: Dataset, *, world: World, dtype: torch.dtype) -> None:
-    """Reject a network that cannot be trained on the data, before anything is written."""
+def check_fit(model: nn.Module, data: Dataset, x: Tensor) -> None:
+    """Reject a network that cannot be trained on the data, of which x is an example, before anything is written."""
     if not any(p.requires_grad for p in model.parameters()):
         raise UnsupportedModel("no parameter of the network requires a gradient: nothing to train")
     check_state(model)
-    x = data.pixels(data.train.images[:1]).to(world.device, dtype)
     try:
-        outputs = check_batch(model, x, torch.zeros(1, dtype=torch.int64, device=world.device))
+        outputs = check_batch(model, x, torch.zeros(1, dtype=torch.int64, device=x.device))
     except RobattrError:
         raise
     except Exception as error:  # any type: torchvision rejects sizes by AssertionError
@@ -148,7 +147,7 @@ def load_weights(model: nn.Module, ref: str) -> None:
     unfinished.check_bare("warm_start must name weights that take the images as they are")
     kept = [] if unfinished.weights.exists() else checkpoint.listed(unfinished.checkpoints)
     if kept:
-        checkpoint.load(kept[-1])  # proves it whole
+        checkpoint.load(kept[-1])  # raises if it is damaged
         path = kept[-1].path
     elif not path.is_file():
         try:

@@ -20,6 +20,7 @@ from robattr.training.custom import as_rho
 from robattr.training.state import TrainState
 
 READ_EVERY = 20  # steps on a GPU between two looks at the metrics
+CHUNK = 500  # validation examples classified together
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class StepMetrics:
             own["eps"] = getattr(getattr(objective, "within", None), "radius", None)
             line = {key: value for key, value in line.items() if key not in own}
             line |= {key: float(value) for key, value in own.items() if value is not None}
-        if has_ig(state.objective):
+        if _ig_sizes(state.objective):
             line["ig"] = self.ig
         return line if state.gamma is None else {**line, "cost": self.cost, "gamma": float(state.gamma)}
 
@@ -149,7 +150,7 @@ def correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return hits
 
 
-def validate(model: nn.Module, data: Dataset, *, world: World, chunk: int = 500) -> float:
+def validate(model: nn.Module, data: Dataset, *, world: World) -> float:
     """Accuracy on the validation split; the processes share its chunks."""
     split, dtype = data.validation, next(model.parameters()).dtype
     if not len(split):
@@ -158,26 +159,22 @@ def validate(model: nn.Module, data: Dataset, *, world: World, chunk: int = 500)
             "validation/ beside train/"
         )
     counts = torch.zeros(2, device=world.device)
-    for first in range(world.rank * chunk, len(split), world.size * chunk):
-        x = data.pixels(split.images[first : first + chunk].to(world.device)).to(dtype)
-        y = split.labels[first : first + chunk].to(world.device)
+    for first in range(world.rank * CHUNK, len(split), world.size * CHUNK):
+        x = data.pixels(split.images[first : first + CHUNK].to(world.device)).to(dtype)
+        y = split.labels[first : first + CHUNK].to(world.device)
         counts += torch.stack([correct(model, x, y), torch.tensor(len(y), device=world.device)])
     hits, total = world.total(counts).tolist()
     return float(hits / total)
 
 
-def has_ig(objective: Objective) -> bool:
-    """Whether ρ contains the size of an integrated attribution (ℓ(x') − ℓ(x) does not count)."""
-    return bool(_sizes(objective))
-
-
 @torch.no_grad()
 def size_of_ig(objective: Objective, model: nn.Module, x: Tensor, worst: Tensor, y: Tensor) -> Tensor:
     """s(IG(x, x*)) of each example, without λ, β and the other terms of ρ."""
-    return Change(tuple((1.0, size) for size in _sizes(objective)))(model, x, worst, y)
+    return Change(tuple((1.0, size) for size in _ig_sizes(objective)))(model, x, worst, y)
 
 
-def _sizes(objective: Objective) -> list[Measured]:
+def _ig_sizes(objective: Objective) -> list[Measured]:
+    """The sizes of integrated attributions in ρ; ℓ(x') − ℓ(x), an IG at the output, is not one."""
     if not isinstance(objective, Robust | Distributional):
         return []
     terms = [term for _, term in objective.change.terms]
