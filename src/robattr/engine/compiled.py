@@ -59,7 +59,7 @@ class Compiled:
         begun = time.perf_counter()
         expected = self._expected(*args)
         try:
-            with _Quiet():
+            with warnings.catch_warnings(action="ignore"):  # the compiler's advice (TF32, …) is not for the user
                 fast = compiled(self._fn, args, self._backend)
                 out = fast(*args)
             if expected is not None:
@@ -82,7 +82,7 @@ class Compiled:
 
     def _exact(self, *args: Any) -> Any:
         """The eager result in float32."""
-        kind = _leaves(args)[0].device.type
+        kind = pytree.tree_leaves(args)[0].device.type
         with _without_autocast(), precision("fp32", kind):
             return self._fn(*args)
 
@@ -98,11 +98,11 @@ def compiled(fn: Callable[..., Any], args: tuple[Any, ...], backend: Backend) ->
     """`fn` compiled for arguments of the shapes, dtypes and devices of `args`."""
     graph, constants, out_spec = trace(fn, args)
     with torch.no_grad(), _without_autocast():
-        run = backend(graph, [*_leaves(args), *constants])
+        run = backend(graph, [*pytree.tree_leaves(args), *constants])
 
     def call(*args: Any) -> Any:
         with torch.no_grad(), _without_autocast():  # the casts are in the graph
-            return pytree.tree_unflatten(list(run(*_leaves(args), *constants)), out_spec)
+            return pytree.tree_unflatten(list(run(*pytree.tree_leaves(args), *constants)), out_spec)
 
     return call
 
@@ -161,24 +161,12 @@ def traced(graph: GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
     return graph.forward
 
 
-class _Quiet(warnings.catch_warnings):
-    """While open, no warning is shown: the compiler's own advice (TF32, online softmax, …) is not for the user."""
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        warnings.simplefilter("ignore")
-
-
 def _without_autocast() -> ExitStack:
     stack = ExitStack()
     for kind in ("cpu", "cuda"):
         if torch.is_autocast_enabled(kind):
             stack.enter_context(torch.autocast(kind, enabled=False))
     return stack
-
-
-def _leaves(args: Any) -> list[Tensor]:
-    return pytree.tree_leaves(args)
 
 
 def train_mode_differs(model: nn.Module, x: Tensor) -> bool:
@@ -213,7 +201,8 @@ def check_close(out: Any, expected: Any, others: Callable[[], tuple[Any, Any]]) 
     `expected` one: in float32, and at arguments that are rounded otherwise. The compiled result may be at most twice as
     far from the first as `expected` is from either.
     """
-    if any(bool((a.isnan() != b.isnan()).any()) for a, b in zip(_leaves(out), _leaves(expected), strict=True)):
+    pairs = zip(pytree.tree_leaves(out), pytree.tree_leaves(expected), strict=True)
+    if any(bool((a.isnan() != b.isnan()).any()) for a, b in pairs):
         raise WrongWhenCompiled("NaN where the eager result has none, or the other way round")
     if _distance(out, expected) <= ALLOWED:
         return
@@ -238,7 +227,7 @@ def _rounded(args: Any) -> Any:
 def _distance(a: Any, b: Any) -> float:
     """‖a − b‖₂ / ‖b‖₂ over all floating-point tensors, NaN as 0."""
     apart = size = 0.0
-    for u, v in zip(_leaves(a), _leaves(b), strict=True):
+    for u, v in zip(pytree.tree_leaves(a), pytree.tree_leaves(b), strict=True):
         if v.is_floating_point():
             u, v = (t.detach().double().nan_to_num(0.0) for t in (u, v))
             apart, size = apart + float((u - v).square().sum()), size + float(v.square().sum())

@@ -43,14 +43,7 @@ class Parts:
 
     def whole(self, work: Callable[[], T]) -> T:
         """Call work(), which asks `rows_that_fit`; where memory runs out, again with half as many rows."""
-        while True:
-            try:
-                with divided(self.count) as division:
-                    return work()
-            except torch.OutOfMemoryError:
-                if division.most == 1:
-                    raise
-            self._double()  # behind the except, whose frames hold what the failed attempt had made
+        return self(lambda _: work(), 1)[0]
 
     def _double(self) -> None:
         self.count *= 2

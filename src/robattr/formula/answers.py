@@ -1,7 +1,7 @@
 """What a model answers: outputs that are finite, repeat, do not depend on the batch and are logits.
 
 One list for everyone: `doctor`, `evaluate` and `audit` run it on their examples (`robattr.evaluation.checks` adds what
-needs labels and a protocol), and every objective runs it once for each model (`check_call`).
+needs labels and a protocol), and every objective runs it once for each model (`check_answers`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from robattr.errors import InvalidInput, RobattrError, UnsupportedModel
-from robattr.formula.checks import check_batch, check_model
-from robattr.formula.neighbourhoods import Bounds, check_bounds
 from robattr.formula.network import Model, bind, gradient, second_order
-from robattr.formula.scalars import Scalar, cross_entropy
 
 Level = Literal["ok", "warn", "fail"]
 
@@ -173,16 +170,6 @@ _examined: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
 def skip_model_checks(model: nn.Module) -> None:
     """Let objectives use `model` as it is: random, dependent on the batch, or with outputs that are not logits."""
     _examined[model] = {*ANSWERS, "logits", "gradient"}
-
-
-def check_call(
-    model: Model, x: Tensor, y: Tensor, *others: Tensor, bounds: Bounds | None, loss: Scalar, differentiated: bool
-) -> None:
-    """What an objective asks of its arguments: the form of all of them at each call, the model's answers once."""
-    check_model(model)
-    check_batch(model, x, y, *others)
-    check_bounds(x, bounds)
-    check_answers(model, x, logits=loss is cross_entropy, differentiated=differentiated)
 
 
 def check_answers(model: Model, x: Tensor, *, logits: bool = True, differentiated: bool = False) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from robattr.errors import InvalidInput, brief
 from robattr.formula.neighbourhoods import Neighbourhood, Rand
-from robattr.formula.network import differentiated, no_gradient, per_example
+from robattr.formula.network import gradient_and_value
 
 Value: TypeAlias = Callable[[Tensor], Tensor]
 """J: z (B, ...) ↦ (B,), what the adversary maximises, each example on its own."""
@@ -29,22 +29,15 @@ GradAndValue: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def grad_and_value(value: Value, *, allow_zero: bool = False) -> GradAndValue:
-    """z ↦ (∇J(z), J(z)) of a value that treats each example on its own.
+    """z ↦ (∇J(z), J(z)) of a value that treats each example on its own, without a graph.
 
     Where J does not depend on z the gradient is refused, or zero with `allow_zero`: the attribution maps of a piecewise
     linear network are locally constant, its loss is not.
     """
 
     def found(z: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad(), differentiated(once=True):  # what value() itself differentiates says so
-            v = z.detach().requires_grad_()
-            each = per_example(value(v), z)
-            if not each.requires_grad:
-                if not allow_zero:
-                    raise no_gradient()
-                return torch.zeros_like(z), each
-            (gradient,) = torch.autograd.grad(each.sum(), v, materialize_grads=True)
-        return gradient, each.detach()
+        with torch.no_grad():
+            return gradient_and_value(value, z.detach(), allow_zero=allow_zero)
 
     return found
 

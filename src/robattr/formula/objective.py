@@ -5,20 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
 
 from robattr.errors import InvalidInput, brief
-from robattr.formula.answers import check_call
+from robattr.formula.answers import check_answers
 from robattr.formula.ascent import PGD, Ascent, maximise
 from robattr.formula.change import Change
-from robattr.formula.checks import check_part
-from robattr.formula.neighbourhoods import Bounds, Everywhere, Neighbourhood, Rand
+from robattr.formula.checks import check_batch, check_model, check_part
+from robattr.formula.neighbourhoods import Bounds, Everywhere, Neighbourhood, Rand, check_bounds
 from robattr.formula.network import Bound, Model, bind, per_example, second_order
 from robattr.formula.scalars import Scalar, cross_entropy
 
@@ -44,8 +44,50 @@ class Rho:
         return self.loss + self.weight * self.penalty
 
 
+class _Objective:
+    """What `Robust` and `Joint` share: the checked call, and sums."""
+
+    terms: Any
+    within: Any
+    unchecked: Callable[..., Rho]
+
+    def __call__(
+        self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
+    ) -> Rho:
+        """ρ at a batch. `start` replaces the random start of the adversary, `rand` its random numbers."""
+        self.check(model, x, y, start=start)
+        return self.unchecked(model, x, y, start=start, rand=rand)
+
+    def check(self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None) -> None:
+        """Refuse wrong arguments, and a model whose outputs make ρ meaningless; the outputs are checked once."""
+        starts = () if start is None else start if isinstance(self, Joint) else (start,)
+        check_model(model)
+        check_batch(model, x, y, *starts)
+        check_bounds(x, self.within.bounds)
+        first, climbs = self.terms[0], any(term.change.terms for term in self.terms)
+        check_answers(model, x, logits=first.loss is cross_entropy, differentiated=climbs)
+
+    def __add__(self, other: _Objective) -> Joint:
+        if not isinstance(other, _Objective):
+            raise InvalidInput(
+                f"`+` of an objective expects another one, such as madry(...) + igr(...), got {brief(other)}"
+            )
+        return Joint(self.terms + other.terms)
+
+    def __radd__(self, other: Any) -> Joint:
+        return Joint(self.terms) if other == 0 else self + other  # sum() begins with 0
+
+    def __mul__(self, factor: float) -> NoReturn:
+        raise InvalidInput(
+            f"an objective is not scaled, got `*` with {brief(factor)}: scale its penalty, as in Robust(…, weight=2), "
+            "or its value, as in 2 * rho(model, x, y).value.mean()"
+        )
+
+    __rmul__ = __mul__
+
+
 @dataclass(frozen=True)
-class Robust:
+class Robust(_Objective):
     """ρ(x, y; θ) = ℓ(x, y; θ) + λ · max_{x' ∈ N(x, ε)} d(x, x').
 
     change    d, what the maximum is taken of        within    N(x, ε)
@@ -74,17 +116,13 @@ class Robust:
     loss: Scalar = cross_entropy
 
     def __post_init__(self) -> None:
-        check_parts(self.weight, self.within, self.by, self.loss, change=self.change)
-        if self.attacked is not None:
-            _check_change("attacked", self.attacked)
+        changes = {"change": self.change} | ({} if self.attacked is None else {"attacked": self.attacked})
+        check_parts(self.weight, self.within, self.by, self.loss, **changes)
 
-    def __call__(
-        self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
-    ) -> Rho:
-        """ρ at a batch. `start` replaces the random start of the adversary, `rand` its random numbers."""
-        starts, climbs = () if start is None else (start,), bool(self.change.terms)
-        check_call(model, x, y, *starts, bounds=self.within.bounds, loss=self.loss, differentiated=climbs)
-        return self.unchecked(model, x, y, start=start, rand=rand)
+    @property
+    def terms(self) -> tuple[Robust]:
+        """The one term of this objective, as of a `Joint`."""
+        return (self,)
 
     def unchecked(
         self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
@@ -117,20 +155,9 @@ class Robust:
             return x.detach()
         return maximise(self.by, lambda z: self.climbed(net, x, z, y), x.detach(), self.within, start=start, rand=rand)
 
-    def __add__(self, other: Robust | Joint) -> Joint:
-        return Joint((self,)) + other
-
-    def __radd__(self, other: int) -> Joint:
-        return Joint((self,)).__radd__(other)
-
-    def __mul__(self, factor: float) -> NoReturn:
-        raise _scaled(factor)
-
-    __rmul__ = __mul__
-
 
 @dataclass(frozen=True)
-class Joint:
+class Joint(_Objective):
     """ρ = ℓ(x) + Σ_j λ_j · max_{x' ∈ N_j} d_j(x, x'): several penalties, each with its own adversary.
 
     `rho1 + rho2` and `sum([rho1, rho2, ...])` make one. The terms share one clean loss, which counts once. Of the
@@ -147,27 +174,6 @@ class Joint:
         if any(t.loss != self.loss for t in self.terms):
             raise InvalidInput("a sum of objectives expects one clean loss in all of them, got several: give them one")
 
-    def __add__(self, other: Robust | Joint) -> Joint:
-        if isinstance(other, Joint):
-            return Joint(self.terms + other.terms)
-        if isinstance(other, Robust):
-            return Joint((*self.terms, other))
-        raise InvalidInput(
-            f"`+` of an objective expects another one, such as madry(...) + igr(...), got {brief(other)}"
-        )
-
-    def __radd__(self, other: int) -> Joint:
-        if other == 0:  # where sum() begins
-            return self
-        raise InvalidInput(
-            f"`+` of an objective expects another one, such as madry(...) + igr(...), got {brief(other)}"
-        )
-
-    def __mul__(self, factor: float) -> NoReturn:
-        raise _scaled(factor)
-
-    __rmul__ = __mul__
-
     @property
     def loss(self) -> Scalar:
         """ℓ, the clean loss of all terms."""
@@ -183,26 +189,13 @@ class Joint:
         """The product of the neighbourhoods: its start is one start per term."""
         return SeveralNeighbourhoods(tuple(t.within for t in self.terms))
 
-    @property
-    def by(self) -> SeveralAdversaries:
-        """The adversaries, one per term."""
-        return SeveralAdversaries(tuple(t.by for t in self.terms))
-
-    def __call__(
-        self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
-    ) -> Rho:
-        """ρ at a batch. `start` (n, B, ...) replaces the random starts, `rand` the random numbers."""
-        starts = () if start is None else start
-        check_call(model, x, y, *starts, bounds=self.within.bounds, loss=self.loss, differentiated=True)
-        return self.unchecked(model, x, y, start=start, rand=rand)
-
     def unchecked(
         self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
     ) -> Rho:
         """ρ at a batch that has been checked."""
         if start is not None and start.shape != (len(self.terms), *x.shape):
             raise InvalidInput(f"expected one start per term, {(len(self.terms), *x.shape)}, got {tuple(start.shape)}")
-        loss = self.clean(model, x, y)  # first: in train mode it moves the buffers that are bound next
+        loss = self.terms[0].clean(model, x, y)  # first: in train mode it moves the buffers that are bound next
         starts = self.within.start(x, rand) if start is None else start
         net = bind(model)
         with second_order(model):
@@ -212,23 +205,12 @@ class Joint:
             penalty = self.penalty(net, x, worst, y)
         return Rho(loss, penalty, worst[0])
 
-    def clean(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
-        """ℓ(x, y), (B,)."""
-        return self.terms[0].clean(model, x, y)
-
     def penalty(self, net: Bound, x: Tensor, worst: Sequence[Tensor], y: Tensor) -> Tensor:
         """Σ_j λ_j d_j(x, x*_j), (B,)."""
         value = torch.zeros(len(x), dtype=x.dtype, device=x.device)
         for term, z in zip(self.terms, worst, strict=True):
             value = value + term.weight * term.penalty(net, x, z, y)
         return value
-
-
-@dataclass(frozen=True)
-class SeveralAdversaries:
-    """The adversaries of a `Joint`."""
-
-    parts: tuple[Ascent, ...]
 
 
 @dataclass(frozen=True)
@@ -254,13 +236,6 @@ def averaged(rho: Robust, draws: int) -> Joint:
     if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
         raise InvalidInput(f"averaged expects a whole number of draws ≥ 1, got {draws!r}")
     return Joint((replace(rho, weight=rho.weight / draws),) * draws)
-
-
-def _scaled(factor: object) -> InvalidInput:
-    return InvalidInput(
-        f"an objective is not scaled, got `*` with {brief(factor)}: scale its penalty, as in Robust(…, weight=2), "
-        "or its value, as in 2 * rho(model, x, y).value.mean()"
-    )
 
 
 def check_parts(weight: float | Tensor, within: Neighbourhood, by: Ascent, loss: Scalar, **changes: Change) -> None:
