@@ -35,17 +35,21 @@ class Weighted:
         return value
 
 
-class Measure:
-    """A function of maps that returns (B,), closed under `+`, `-`, `sum([...])`, and `*` and `/` with a number."""
+class Summable:
+    """A linear space: `+`, `-`, `sum([...])`, and `*` and `/` with a finite number."""
 
-    kind: ClassVar[tuple[str, str]]  # its name, and an example of a sum
-    of: Callable[..., Tensor]
-    name: str
+    kind: ClassVar[tuple[str, str]]  # its name, and an example
+
+    def _plus(self, other: Self) -> Self:
+        raise NotImplementedError
+
+    def _times(self, factor: float) -> Self:
+        raise NotImplementedError
 
     def __add__(self, other: Self) -> Self:
         if isinstance(other, Real) and other == 0:  # where sum() begins
             return self
-        return self._made(((1.0, self), (1.0, self._same("+", other))), f"{self} + {other}")
+        return self._plus(self._same("+", other))
 
     def __radd__(self, other: Self) -> Self:
         return self + other
@@ -55,28 +59,45 @@ class Measure:
 
     def __mul__(self, factor: float) -> Self:
         if not isinstance(factor, Real) or not isfinite(factor):
-            raise InvalidInput(
-                f"`*` of a {self.kind[0]} expects a finite number, such as 2 * {self}, got {brief(factor)}"
-            )
-        return self._made(((float(factor), self),), f"{factor:g} * ({self})")
+            word, _ = self.kind
+            raise InvalidInput(f"`*` of a {word} expects a finite number, as in 2 * {word}, got {brief(factor)}")
+        return self._times(float(factor))
 
     def __rmul__(self, factor: float) -> Self:
         return self * factor
 
     def __truediv__(self, divisor: float) -> Self:
-        return self * reciprocal(self.kind[0], divisor)
+        if not isinstance(divisor, Real) or not isfinite(divisor) or divisor == 0:
+            word, _ = self.kind
+            raise InvalidInput(
+                f"`/` of a {word} expects a finite number other than 0, as in {word} / 2, got {brief(divisor)}"
+            )
+        return self * (1.0 / float(divisor))
 
     def __neg__(self) -> Self:
         return -1.0 * self
-
-    def __repr__(self) -> str:
-        return self.name or getattr(self.of, "__name__", repr(self.of))
 
     def _same(self, sign: str, other: Any) -> Self:
         if not isinstance(other, type(self)):
             word, example = self.kind
             raise InvalidInput(f"`{sign}` of a {word} expects another {word}, such as {example}, got {brief(other)}")
         return other
+
+
+class Measure(Summable):
+    """A function of maps that returns (B,)."""
+
+    of: Callable[..., Tensor]
+    name: str
+
+    def __repr__(self) -> str:
+        return self.name or getattr(self.of, "__name__", repr(self.of))
+
+    def _plus(self, other: Self) -> Self:
+        return self._made(((1.0, self), (1.0, other)), f"{self} + {other}")
+
+    def _times(self, factor: float) -> Self:
+        return self._made(((factor, self),), f"{factor:g} * ({self})")
 
     def _made(self, parts: tuple[tuple[float, Any], ...], name: str) -> Self:
         make: Any = type(self)
@@ -120,12 +141,3 @@ def _arguments(function: Callable[..., Any]) -> int:
         return 1
     positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in positional and p.default is p.empty for p in parameters)
-
-
-def reciprocal(what: str, divisor: object) -> float:
-    """1/divisor, where `divisor` is a finite number other than 0."""
-    if not isinstance(divisor, Real) or not isfinite(divisor) or divisor == 0:
-        raise InvalidInput(
-            f"`/` of a {what} expects a finite number other than 0, as in {what} / 2, got {brief(divisor)}"
-        )
-    return 1.0 / float(divisor)

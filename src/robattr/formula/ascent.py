@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from numbers import Integral, Real
 from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from robattr.errors import InvalidInput, brief
+from robattr.formula.checks import check_number, check_whole
 from robattr.formula.neighbourhoods import Neighbourhood, Rand
 from robattr.formula.network import gradient_and_value
 
@@ -96,12 +96,9 @@ class PGD:
     step_size: float
 
     def __post_init__(self) -> None:
-        if isinstance(self.steps, bool) or not isinstance(self.steps, Integral) or self.steps < 0:
-            raise InvalidInput(f"PGD expects a whole number of steps ≥ 0, got {self.steps!r}")
-        if isinstance(self.step_size, Tensor):  # from the engine: a ramp changes it without compiling again
-            return
-        if not isinstance(self.step_size, Real) or not 0.0 <= self.step_size < float("inf"):
-            raise InvalidInput(f"PGD expects a step size ≥ 0, got {self.step_size!r}")
+        check_whole("PGD expects a whole number of steps", self.steps, least=0)
+        if not isinstance(self.step_size, Tensor):  # from the engine: a ramp changes it without compiling again
+            check_number("PGD expects a finite step size", self.step_size)
 
     def iterates(
         self, grad: GradAndValue, x: Tensor, within: Neighbourhood, *, start: Tensor, rand: Rand = torch.rand_like
@@ -239,8 +236,7 @@ class Best:
     def __post_init__(self) -> None:
         if not hasattr(self.ascent, "iterates"):
             raise InvalidInput(f"Best expects an ascent such as PGD(steps=7, step_size=0.1), got {self.ascent!r}")
-        if isinstance(self.restarts, bool) or not isinstance(self.restarts, Integral) or self.restarts < 1:
-            raise InvalidInput(f"Best expects a whole number of restarts ≥ 1, got {self.restarts!r}")
+        check_whole("Best expects a whole number of restarts", self.restarts, least=1)
 
     def iterates(
         self, grad: GradAndValue, x: Tensor, within: Neighbourhood, *, start: Tensor, rand: Rand = torch.rand_like

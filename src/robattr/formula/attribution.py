@@ -19,9 +19,9 @@ from torch import Tensor
 
 from robattr.errors import InvalidInput, brief
 from robattr.formula.algebra import Operand
-from robattr.formula.checks import check_batch, check_model
+from robattr.formula.checks import check_whole, checked
 from robattr.formula.layers import AtOutput, Layer, at_input
-from robattr.formula.network import Bound, Model, bind, gradient_and_value, per_example, second_order, vjp
+from robattr.formula.network import Bound, Model, gradient_and_value, per_example, second_order, vjp
 from robattr.formula.paths import Path, straight
 from robattr.formula.quadrature import Rule, midpoint
 from robattr.formula.scalars import OF_THE_OUTPUT, Scalar, cross_entropy
@@ -70,18 +70,13 @@ class IG(Operand):
                 raise InvalidInput(f"IG expects {such} as `{name}`, got {brief(part)} without {needs}")
         if not isinstance(self.rule, Rule):
             raise InvalidInput(f"IG expects a rule such as midpoint(10), got {brief(self.rule)}")
-        whole = isinstance(self.chunk, int) and not isinstance(self.chunk, bool)
-        if self.chunk is not None and not (whole and self.chunk >= 1):
-            raise InvalidInput(f"IG expects chunk ≥ 1 nodes, or None for all at once, got {self.chunk!r}")
+        if self.chunk is not None:
+            check_whole("IG expects None, or a whole number of nodes as chunk", self.chunk, least=1)
 
     def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
         """The attribution (B, *h), differentiable in θ, x and x'."""
-        if isinstance(model, Bound):
-            return self._integral(model, x, x1, y)
-        check_model(model)
-        check_batch(model, x, y, x1)
-        with second_order(model):
-            return self._integral(bind(model), x, x1, y)
+        with checked(model, x, x1, y) as net:
+            return self._integral(net, x, x1, y)
 
     def _integral(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
         if isinstance(self.at, AtOutput):

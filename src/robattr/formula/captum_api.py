@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from robattr.errors import InvalidInput, nearest
 from robattr.formula.attribution import IG
-from robattr.formula.checks import check_batch, check_model
+from robattr.formula.checks import check_batch, check_model, check_whole
 from robattr.formula.layers import Layer, at_input, at_layer
 from robattr.formula.network import Bound, bind, second_order
 from robattr.formula.paths import Path, straight
@@ -71,8 +71,8 @@ class IntegratedGradients:
             raise InvalidInput("expected floating-point input tensors of one batch size")
         if method not in METHODS:
             raise InvalidInput(f"unknown method {method!r}: {nearest(method, METHODS)}")
-        if internal_batch_size is not None and not (isinstance(internal_batch_size, int) and internal_batch_size >= 1):
-            raise InvalidInput(f"expected internal_batch_size ≥ 1, got {internal_batch_size!r}")
+        if internal_batch_size is not None:
+            check_whole("expected a whole number internal_batch_size", internal_batch_size, least=1)
         check_model(self.forward_func)
         extra = additional_forward_args
         further = () if extra is None else extra if isinstance(extra, tuple) else (extra,)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
-from numbers import Real
 from typing import Any, Protocol
 
 import torch
@@ -17,12 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from robattr.errors import InvalidInput, brief
-from robattr.formula.algebra import Operand, reciprocal
+from robattr.formula.algebra import Operand, Summable
 from robattr.formula.attribution import IG, Attribution
-from robattr.formula.checks import check_batch, check_model
+from robattr.formula.checks import checked
 from robattr.formula.layers import AtOutput
 from robattr.formula.neighbourhoods import Neighbourhood
-from robattr.formula.network import Bound, Model, bind, per_example, second_order
+from robattr.formula.network import Bound, Model, per_example
 from robattr.formula.scalars import Scalar, margin
 
 
@@ -118,13 +116,14 @@ class Clean(Operand):
 
 
 @dataclass(frozen=True)
-class Change:
+class Change(Summable):
     """d(x, x') = Σ_i c_i · d_i(x, x'); the empty sum is no change at all. The engine's c_i are tensors.
 
     Changes compose by `+`, `-`, `sum([...])`, and `*` and `/` with a number. A term is any function
     (model, x, x', y) -> (B,); `Change.of(function)` makes a change of one.
     """
 
+    kind = ("change", "l1 @ IG()")
     terms: tuple[tuple[float | Tensor, Term], ...] = ()
 
     @staticmethod
@@ -135,17 +134,10 @@ class Change:
         return Change(((1.0, term),))
 
     def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
-        if isinstance(model, Bound):
-            return self._value(model, x, x1, y)
-        check_model(model)
-        check_batch(model, x, y, x1)
-        with second_order(model):
-            return self._value(bind(model), x, x1, y)
-
-    def _value(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
-        value = torch.zeros(len(x), dtype=x.dtype, device=x.device)
-        for (c, term), known in zip(self.terms, self._with_shared_ends(net, x, x1, y), strict=True):
-            value = value + c * per_example(term(net, x, x1, y) if known is None else known, x, term)
+        with checked(model, x, x1, y) as net:
+            value = torch.zeros(len(x), dtype=x.dtype, device=x.device)
+            for (c, term), known in zip(self.terms, self._with_shared_ends(net, x, x1, y), strict=True):
+                value = value + c * per_example(term(net, x, x1, y) if known is None else known, x, term)
         return value
 
     def _with_shared_ends(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor) -> list[Tensor | None]:
@@ -167,34 +159,11 @@ class Change:
         """The change in an objective over N(x, ε): terms that see the whole of it, such as `spread_bound()`, get it."""
         return Change(tuple((c, _over(term, within)) for c, term in self.terms))
 
-    def __add__(self, other: Change) -> Change:
-        if not isinstance(other, Change):
-            if isinstance(other, Real) and other == 0:  # where sum() begins
-                return self
-            raise _operand("+", "change", "another change, such as l1 @ IG()", other)
+    def _plus(self, other: Change) -> Change:
         return Change(self.terms + other.terms)
 
-    __radd__ = __add__
-
-    def __sub__(self, other: Change) -> Change:
-        if not isinstance(other, Change):
-            raise _operand("-", "change", "another change, such as l1 @ IG()", other)
-        return self + (-1.0) * other
-
-    def __mul__(self, factor: float) -> Change:
-        if not isinstance(factor, Real):
-            raise _operand("*", "change", "a number, as in 0.1 * change", factor)
-        if not isfinite(factor):
-            raise InvalidInput(f"a change is scaled by a finite number, got {factor!r}")
-        return Change(tuple((float(factor) * c, term) for c, term in self.terms))
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, divisor: float) -> Change:
-        return self * reciprocal("change", divisor)
-
-    def __neg__(self) -> Change:
-        return -1.0 * self
+    def _times(self, factor: float) -> Change:
+        return Change(tuple((factor * c, term) for c, term in self.terms))
 
 
 def _over(part: Any, within: Neighbourhood) -> Any:
@@ -254,7 +223,3 @@ Added to what the adversary climbs, with a large factor, it keeps the search amo
 def displacement(model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
     """x' − x, as an attribution: `power(l2, 2) @ displacement` is the transport cost c(x, x') = ‖x' − x‖₂²."""
     return x1 - x
-
-
-def _operand(sign: str, what: str, expected: str, got: object) -> InvalidInput:
-    return InvalidInput(f"`{sign}` of a {what} expects {expected}, got {brief(got)}")

@@ -6,13 +6,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import signature
+from math import isfinite
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from robattr.errors import InvalidInput, UnsupportedModel, brief
-from robattr.formula.network import Bound, Model, no_gradient, second_order
+from robattr.formula.network import Bound, Model, bind, no_gradient, second_order
 
 
 def check_model(model: Model) -> None:
@@ -126,6 +128,30 @@ def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor) -> int:
             "classes in the order of the outputs"
         )
     return classes
+
+
+@contextmanager
+def checked(model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Iterator[Bound]:
+    """While open, the bound network in eval mode, after the checks of model and batch; a `Bound` passes unchecked."""
+    if isinstance(model, Bound):
+        yield model
+        return
+    check_model(model)
+    check_batch(model, x, y, x1)
+    with second_order(model):
+        yield bind(model)
+
+
+def check_whole(what: str, value: object, *, least: int) -> None:
+    """Refuse what is not a whole number ≥ `least`."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise InvalidInput(f"{what} ≥ {least}, got {value!r}")
+
+
+def check_number(what: str, value: object, *, positive: bool = False) -> None:
+    """Refuse what is not a finite number ≥ 0, or > 0."""
+    if not isinstance(value, Real) or not isfinite(value) or value < 0 or (positive and value == 0):
+        raise InvalidInput(f"{what} {'>' if positive else '≥'} 0, got {value!r}")
 
 
 def check_classes(classes: int) -> None:

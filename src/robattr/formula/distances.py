@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from robattr.errors import InvalidInput, brief
 from robattr.formula.algebra import Measure
 from robattr.formula.attribution import IG, Attribution, recomputed
 from robattr.formula.change import Change, Compared, clean
+from robattr.formula.checks import check_number, check_whole
 from robattr.formula.network import per_example
 from robattr.formula.sizes import is_map, pair
 
@@ -110,8 +110,7 @@ def kendall(alpha: float = 10.0) -> Distance:
     As α → ∞ it becomes 1 − Kendall's τ-a (without ties). Maps are taken as they are: α counts in their units. The pairs
     are computed in blocks, again in the backward pass, so that memory is linear in the number of pixels.
     """
-    if not isinstance(alpha, Real) or not 0.0 < alpha < float("inf"):
-        raise InvalidInput(f"kendall expects a finite slope α > 0, got {alpha!r}")
+    check_number("kendall expects a finite slope α", alpha, positive=True)
     return Distance(SoftKendall(float(alpha)), f"kendall({alpha:g})")
 
 
@@ -137,6 +136,5 @@ def rank_margin(k: int) -> Distance:
     Negative where a keeps the top k of b apart from the rest. The ranks are constants: `rank_margin(k) @ (a, clean(a))`
     freezes them at x.
     """
-    if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
-        raise InvalidInput(f"rank_margin expects a whole number k ≥ 1, got {k!r}")
+    check_whole("rank_margin expects a whole number k", k, least=1)
     return Distance(RankMargin(int(k)), f"rank_margin({k})")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import isfinite
 from numbers import Real
 from typing import TypeAlias
 
@@ -18,9 +17,9 @@ from torch import Tensor
 from robattr.errors import InvalidInput
 from robattr.formula.algebra import Operand
 from robattr.formula.attribution import IG, Attribution
-from robattr.formula.checks import check_batch, check_model
+from robattr.formula.checks import check_number, checked
 from robattr.formula.layers import AtInput, AtLayer, at_input
-from robattr.formula.network import Bound, Model, bind, second_order
+from robattr.formula.network import Bound, Model
 from robattr.formula.scalars import Scalar, best_wrong, logit
 
 Baseline: TypeAlias = float | Tensor | Callable[[Tensor], Tensor]
@@ -31,12 +30,8 @@ class Map(Operand):
 
     def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
         """The map at x1, differentiable in θ and x1."""
-        if isinstance(model, Bound):
-            return self.at_point(model, x1, y)
-        check_model(model)
-        check_batch(model, x, y, x1)
-        with second_order(model):
-            return self.at_point(bind(model), x1, y)
+        with checked(model, x, x1, y) as net:
+            return self.at_point(net, x1, y)
 
     def at_point(self, net: Bound, z: Tensor, y: Tensor) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} expects a method at_point(net, z, y) -> (B, ...)")
@@ -137,8 +132,7 @@ class Blurred:
 
 def blurred(sigma: float) -> Blurred:
     """The baseline that is x' itself, blurred by a Gaussian of `sigma` pixels."""
-    if not isinstance(sigma, Real) or not (isfinite(sigma) and sigma > 0):
-        raise InvalidInput(f"blurred expects a width σ > 0 in pixels, got {sigma!r}")
+    check_number("blurred expects a width in pixels σ", sigma, positive=True)
     return Blurred(float(sigma))
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from robattr.errors import InvalidInput
+from robattr.formula.checks import check_number, check_whole
 
 Rand: TypeAlias = Callable[[Tensor], Tensor]
 Bounds: TypeAlias = tuple[float, float]
@@ -140,8 +141,7 @@ class L1Ball:
 
     def __post_init__(self) -> None:
         _check(self, self.radius)
-        if isinstance(self.coordinates, bool) or not isinstance(self.coordinates, int) or self.coordinates < 1:
-            raise InvalidInput(f"L1Ball expects a whole number of coordinates ≥ 1, got {self.coordinates!r}")
+        check_whole("L1Ball expects a whole number of coordinates", self.coordinates, least=1)
 
     def start(self, x: Tensor, rand: Rand = torch.rand_like) -> Tensor:
         """x + ε·u^{1/d}·v: v of exponential entries with random signs and unit 1-norm, which is uniform in the ball."""
@@ -258,8 +258,7 @@ def _check(ball: LinfBall | LpBall | L1Ball | Box | Everywhere, radius: float) -
     if isinstance(radius, Tensor):  # the engine's ε, which a ramp changes without compiling anything again
         return
     bounds = ball.bounds
-    if not isinstance(radius, Real) or not 0.0 <= radius < float("inf"):
-        raise InvalidInput(f"expected a radius ε ≥ 0, got {radius!r}")
+    check_number("expected a finite radius ε", radius)
     if bounds is not None and not (isinstance(bounds, tuple | list) and len(bounds) == 2 and bounds[0] < bounds[1]):
         raise InvalidInput(f"expected bounds (low, high) with low < high, got {bounds!r}")
     if isinstance(bounds, list):  # as JSON has them; the engine keeps steps by their objective, which must hash

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -17,7 +16,7 @@ from robattr.errors import InvalidInput, brief
 from robattr.formula.answers import check_answers
 from robattr.formula.ascent import PGD, Ascent, maximise
 from robattr.formula.change import Change
-from robattr.formula.checks import check_batch, check_model, check_part
+from robattr.formula.checks import check_batch, check_model, check_number, check_part, check_whole
 from robattr.formula.neighbourhoods import Bounds, Everywhere, Neighbourhood, Rand, check_bounds
 from robattr.formula.network import Bound, Model, bind, per_example, second_order
 from robattr.formula.scalars import Scalar, cross_entropy
@@ -233,16 +232,15 @@ def averaged(rho: Robust, draws: int) -> Joint:
 
     With `by=PGD(0, 0.0)` the starts are the draws: a mean over random points of N(x, ε) instead of a max.
     """
-    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
-        raise InvalidInput(f"averaged expects a whole number of draws ≥ 1, got {draws!r}")
+    check_whole("averaged expects a whole number of draws", draws, least=1)
     return Joint((replace(rho, weight=rho.weight / draws),) * draws)
 
 
 def check_parts(weight: float | Tensor, within: Neighbourhood, by: Ascent, loss: Scalar, **changes: Change) -> None:
     for name, change in changes.items():
         _check_change(name, change)
-    if not isinstance(weight, Tensor) and not (isinstance(weight, Real) and 0.0 <= weight < float("inf")):
-        raise InvalidInput(f"expected a finite weight λ ≥ 0, got {weight!r}")
+    if not isinstance(weight, Tensor):
+        check_number("expected a finite weight λ", weight)
     check_part(within, "within", "a neighbourhood such as LinfBall(0.3)", "bounds", "start", "direction", "project")
     check_part(by, "by", "an adversary such as PGD(steps=40, step_size=0.01)", "iterates")
     if not callable(loss):
