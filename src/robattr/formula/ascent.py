@@ -18,7 +18,7 @@ from torch import Tensor
 
 from robattr.errors import InvalidInput, brief
 from robattr.formula.checks import check_number, check_whole
-from robattr.formula.neighbourhoods import Neighbourhood, Rand
+from robattr.formula.neighbourhoods import Neighbourhood, Rand, like
 from robattr.formula.network import gradient_and_value
 
 Value: TypeAlias = Callable[[Tensor], Tensor]
@@ -151,7 +151,7 @@ class RandomSearch:
             trial = within.project(trial, x)
             value = grad(trial)[1]
             better = value > highest
-            best = torch.where(better.view(-1, *(1,) * (x.dim() - 1)), trial, best)
+            best = torch.where(like(better, x), trial, best)
             highest = torch.where(better, value, highest)
             yield trial
 
@@ -186,9 +186,6 @@ class APGD:
     def iterates(
         self, grad: GradAndValue, x: Tensor, within: Neighbourhood, *, start: Tensor, rand: Rand = torch.rand_like
     ) -> Iterator[Tensor]:
-        def each(flags: Tensor) -> Tensor:
-            return flags.view(-1, *(1,) * (x.dim() - 1))
-
         z = before = best_z = start
         step = x.new_full((len(x),), self.step_size)
         best = last = at_check = torch.full_like(step, -torch.inf)
@@ -200,15 +197,15 @@ class APGD:
             better = value > best
             rises, since = rises + (value > last), since + 1
             best, last = torch.where(better, value, best), value
-            best_z = torch.where(each(better), z, best_z)
-            best_gradient = torch.where(each(better), gradient, best_gradient)
+            best_z = torch.where(like(better, x), z, best_z)
+            best_gradient = torch.where(like(better, x), gradient, best_gradient)
             if t in checkpoints:
                 stuck = (rises < 0.75 * since) | (~halved & (at_check >= best))
                 step = torch.where(stuck, step / 2, step)
-                z, before = (torch.where(each(stuck), best_z, p) for p in (z, before))
-                gradient = torch.where(each(stuck), best_gradient, gradient)
+                z, before = (torch.where(like(stuck, x), best_z, p) for p in (z, before))
+                gradient = torch.where(like(stuck, x), best_gradient, gradient)
                 halved, at_check, rises, since = stuck, best, torch.zeros_like(rises), 0
-            u = within.project(z + each(step) * within.direction(gradient), x)
+            u = within.project(z + like(step, x) * within.direction(gradient), x)
             z, before = within.project(z + 0.75 * (u - z) + 0.25 * (z - before), x) if t else u, z
             yield z
 
@@ -242,19 +239,20 @@ class Best:
         self, grad: GradAndValue, x: Tensor, within: Neighbourhood, *, start: Tensor, rand: Rand = torch.rand_like
     ) -> Iterator[Tensor]:
         best_z, best = start, torch.full_like(x.flatten(1)[:, 0], -torch.inf)
+        last: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
+
+        def once(z: Tensor) -> tuple[Tensor, Tensor]:
+            """∇J and J, not computed again for the point that was asked for last."""
+            nonlocal last
+            if last is None or last[0] is not z:
+                last = z, grad(z)
+            return last[1]
+
         for run in range(self.restarts):
             first = start if run == 0 else within.start(x, rand)
-            last: list[tuple[Tensor, tuple[Tensor, Tensor]]] = []
-
-            def once(z: Tensor, last: list[tuple[Tensor, tuple[Tensor, Tensor]]] = last) -> tuple[Tensor, Tensor]:
-                """∇J and J, not computed again for the point that was asked for last."""
-                if not last or last[0][0] is not z:
-                    last[:] = [(z, grad(z))]
-                return last[0][1]
-
             for z in chain([first], self.ascent.iterates(once, x, within, start=first, rand=rand)):
                 value = once(z)[1]
                 better = value > best
                 best = torch.where(better, value, best)
-                best_z = torch.where(better.view(-1, *(1,) * (x.dim() - 1)), z, best_z)
+                best_z = torch.where(like(better, x), z, best_z)
                 yield best_z

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from robattr.formula.network import Bound, Model, gradient_and_value, per_exampl
 from robattr.formula.paths import Path, straight
 from robattr.formula.quadrature import Rule, midpoint
 from robattr.formula.scalars import OF_THE_OUTPUT, Scalar, cross_entropy
+
+Floats: TypeAlias = tuple[float, ...]
 
 
 class Attribution(Protocol):
@@ -82,32 +84,28 @@ class IG(Operand):
         if isinstance(self.at, AtOutput):
             at_x1, at_x = (per_example(self.of(net, z, y), z, self.of) for z in (x1, x))
             return at_x1 - at_x
-        pairs = list(zip(self.rule.nodes, self.rule.weights, strict=True))
-        size = self.chunk or len(pairs)
-        chunks = [pairs[i : i + size] for i in range(0, len(pairs), size)]
+        size = self.chunk or len(self.rule)
+        chunks = [slice(i, i + size) for i in range(0, len(self.rule), size)]
         if len(chunks) == 1 or net.module is None:
             return _sum(self._partial(net, x, x1, y, chunk) for chunk in chunks)
 
-        names = list(net.parameters)
-
-        def part(chunk: list[tuple[float, float]]) -> Callable[..., Tensor]:
+        def part(chunk: slice) -> Callable[..., Tensor]:
             def of_tensors(a: Tensor, b: Tensor, *parameters: Tensor) -> Tensor:
-                bound = net.with_parameters(dict(zip(names, parameters, strict=True)))
+                bound = net.with_parameters(dict(zip(net.parameters, parameters, strict=True)))
                 return self._partial(bound, a, b, y, chunk)
 
             return of_tensors
 
-        parts = [part(chunk) for chunk in chunks]
-        out: Tensor = _Recomputed.apply((parts, net), x, x1, *net.parameters.values())  # type: ignore[no-untyped-call]
-        return out
+        return recomputed([part(chunk) for chunk in chunks], x, x1, *net.parameters.values(), net=net)
 
-    def _partial(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, chunk: list[tuple[float, float]]) -> Tensor:
+    def _partial(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, chunk: slice) -> Tensor:
         """Σ over the chunk's nodes of w_k · integrand(r(t_k)), all nodes as one batch."""
+        times, weights = self.rule.nodes[chunk], self.rule.weights[chunk]
         if self._flat:
-            return (x1 - x) * self._slope(net, x, x1, y, chunk)[0]
-        z, labels = self._points(x, x1, chunk), _repeated(y, len(chunk))
-        dz = torch.cat([self.along.derivative(x, x1, t) for t, _ in chunk])
-        return _weighted(self.at.integrand(self.of, net, z, dz, labels), [w for _, w in chunk])
+            return (x1 - x) * self._slope(net, x, x1, y, times, weights)[0]
+        z, labels = self._points(x, x1, times), _repeated(y, len(times))
+        dz = torch.cat([self.along.derivative(x, x1, t) for t in times])
+        return _weighted(self.at.integrand(self.of, net, z, dz, labels), weights)
 
     @property
     def _flat(self) -> bool:
@@ -121,27 +119,26 @@ class IG(Operand):
 
     def with_end(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """IG(x, x') and f(x') (B,), where `runs_at_end`: the network runs once for both."""
-        slope, values = self._slope(net, x, x1, y, list(zip(self.rule.nodes, self.rule.weights, strict=True)))
+        slope, values = self._slope(net, x, x1, y, self.rule.nodes, self.rule.weights)
         return (x1 - x) * slope, values[-len(x) :]
 
     def _slope(
-        self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, chunk: list[tuple[float, float]]
+        self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, times: Floats, weights: Floats
     ) -> tuple[Tensor, Tensor]:
         """Σ_k w_k ∇f(z_k), and every f(z_k), (k·B,)."""
-        labels = _repeated(y, len(chunk))
+        labels = _repeated(y, len(times))
         if net.affine_split is not None and self.of in OF_THE_OUTPUT:
-            return self._behind_stem(net, x, x1, labels, chunk)
-        z = self._points(x, x1, chunk)
+            return self._behind_stem(net, x, x1, labels, times, weights)
+        z = self._points(x, x1, times)
         slopes, values = gradient_and_value(lambda v: self.of(net, v, labels), z)
-        return _weighted(slopes, [w for _, w in chunk]), values
+        return _weighted(slopes, weights), values
 
-    def _points(self, x: Tensor, x1: Tensor, chunk: list[tuple[float, float]]) -> Tensor:
+    def _points(self, x: Tensor, x1: Tensor, times: Floats) -> Tensor:
         """r(t_k) of the chunk's nodes as one batch (k·B, ...).
 
         Even nodes of a straight line are one broadcast, counted up on the device: a hundred tensors to join cost the
         compiler minutes, and a list of times to copy would break a CUDA graph.
         """
-        times = [t for t, _ in chunk]
         first, gap = times[0], (times[-1] - times[0]) / max(1, len(times) - 1)
         even = all(abs(t - first - k * gap) < 1e-12 for k, t in enumerate(times))
         if not even or self.along != straight:
@@ -151,7 +148,7 @@ class IG(Operand):
         return (x + t * (x1 - x)).to(x.dtype).flatten(0, 1)
 
     def _behind_stem(
-        self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, chunk: list[tuple[float, float]]
+        self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, times: Floats, weights: Floats
     ) -> tuple[Tensor, Tensor]:
         """Σ_k w_k ∇f(z_k), and every f(z_k), of a net g∘h whose first layer h is affine: J_hᵀ Σ_k w_k ∇g(h_k).
 
@@ -161,10 +158,10 @@ class IG(Operand):
         """
         h, g = net.split()
         u, u1 = h(x), h(x1)
-        nodes = self._points(u, u1, chunk)
+        nodes = self._points(u, u1, times)
         # A clone, because what follows h may be an activation in place, and a leaf must not be overwritten.
         slopes, values = gradient_and_value(lambda v: self.of(g, v.clone(), y), nodes)
-        slope = _weighted(slopes, [w for _, w in chunk])
+        slope = _weighted(slopes, weights)
         # At zero, which depends on nothing: at x autograd would differentiate the slope as well.
         return vjp(h, torch.zeros_like(x), slope), values
 
@@ -173,7 +170,7 @@ def _repeated(y: Tensor, times: int) -> Tensor:
     return y.repeat(times, *(1,) * (y.dim() - 1))
 
 
-def _weighted(each: Tensor, weights: list[float]) -> Tensor:
+def _weighted(each: Tensor, weights: Floats) -> Tensor:
     """Σ_k w_k · each_k, for `each` of shape (k·B, ...)."""
     nodes: Tensor = each.unflatten(0, (len(weights), len(each) // len(weights)))
     if len(set(weights)) == 1:
@@ -216,11 +213,14 @@ class _Recomputed(torch.autograd.Function):
         return (None, *(total.get(i) for i in range(len(ctx.saved_tensors))))
 
 
-def recomputed(parts: list[Callable[..., Tensor]], *tensors: Tensor) -> Tensor:
-    """Σ of parts of the tensors; more than one are computed again in the backward pass instead of kept."""
+def recomputed(parts: list[Callable[..., Tensor]], *tensors: Tensor, net: Bound | None = None) -> Tensor:
+    """Σ of parts of the tensors; more than one are computed again in the backward pass instead of kept.
+
+    `net` is the network that they run, if any.
+    """
     if len(parts) == 1:
         return parts[0](*tensors)
-    out: Tensor = _Recomputed.apply((parts, None), *tensors)  # type: ignore[no-untyped-call]
+    out: Tensor = _Recomputed.apply((parts, net), *tensors)  # type: ignore[no-untyped-call]
     return out
 
 

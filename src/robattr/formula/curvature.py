@@ -41,10 +41,10 @@ class HessianVector(Operand):
         def along(z: Tensor) -> Tensor:
             return (input_gradient(self.of, net, z, y) * v).flatten(1).sum(1)
 
-        input_gradient(self.of, net, x[:1], y[:1])  # refuses a scalar without any gradient, in its own words
         try:
             return gradient(along, x)
         except UnsupportedModel:
+            input_gradient(self.of, net, x, y)  # raises for a scalar without any gradient
             raise UnsupportedModel(
                 "expected a scalar with curvature, got one whose gradient does not depend on x: use a curved one, such "
                 "as cross_entropy, or robattr.smooth(model, beta)"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -83,27 +84,7 @@ kl = Distance(
 """KL(softmax(b) ‖ softmax(a)), the reference first: `kl @ logits` is TRADES' KL(p(x) ‖ p(x'))."""
 
 
-@dataclass(frozen=True)
-class SoftKendall:
-    """1 − mean over pairs i ≠ j of tanh(α(a_i − a_j)) · tanh(α(b_i − b_j))."""
-
-    alpha: float
-
-    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
-        n = a.shape[1]
-        rows = max(1, BLOCK // max(1, a.numel()))
-
-        def block(first: int) -> Callable[..., Tensor]:
-            def agreement(a: Tensor, b: Tensor) -> Tensor:
-                apart = (v[:, first : first + rows, None] - v[:, None, :] for v in (a, b))
-                u, v = (torch.tanh(self.alpha * each) for each in apart)
-                return (u * v).sum((1, 2))
-
-            return agreement
-
-        return 1.0 - recomputed([block(i) for i in range(0, n, rows)], a, b) / max(1, n * (n - 1))
-
-
+@lru_cache  # equal distances are one object, so that what was compiled for one serves the other
 def kendall(alpha: float = 10.0) -> Distance:
     """1 − τ_α(a, b): a differentiable Kendall distance, 1 − mean_{i≠j} tanh(αΔa_ij) · tanh(αΔb_ij).
 
@@ -111,25 +92,23 @@ def kendall(alpha: float = 10.0) -> Distance:
     are computed in blocks, again in the backward pass, so that memory is linear in the number of pixels.
     """
     check_number("kendall expects a finite slope α", alpha, positive=True)
-    return Distance(SoftKendall(float(alpha)), f"kendall({alpha:g})")
+    alpha = float(alpha)
+
+    def block(a: Tensor, b: Tensor, *, rows: slice) -> Tensor:
+        apart = (v[:, rows, None] - v[:, None, :] for v in (a, b))
+        u, v = (torch.tanh(alpha * each) for each in apart)
+        return (u * v).sum((1, 2))
+
+    def of(a: Tensor, b: Tensor) -> Tensor:
+        n = a.shape[1]
+        height = max(1, BLOCK // max(1, a.numel()))
+        blocks: list[Callable[..., Tensor]] = [partial(block, rows=slice(i, i + height)) for i in range(0, n, height)]
+        return 1.0 - recomputed(blocks, a, b) / max(1, n * (n - 1))
+
+    return Distance(of, f"kendall({alpha:g})")
 
 
-@dataclass(frozen=True)
-class RankMargin:
-    """Σ over neighbours of rank k of (lower − higher) values of a, in the order of b."""
-
-    k: int
-
-    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
-        k, n = self.k, a.shape[1]
-        if not 2 * k <= n:
-            raise InvalidInput(f"rank_margin({k}) expects maps of at least {2 * k} values, got {n}")
-        ranked = a.gather(1, b.detach().argsort(dim=1, descending=True, stable=True)[:, : 2 * k])
-        kth = ranked[:, k - 1]
-        # Σ_{i<k} (a_k − a_i) + Σ_{1≤j≤k} (a_{k+j} − a_k): of a_k, (k − 1) − k = −1 is left
-        return ranked[:, k:].sum(1) - ranked[:, : k - 1].sum(1) - kth
-
-
+@lru_cache
 def rank_margin(k: int) -> Distance:
     """Σ_{(p,q) ∈ P} (a_q − a_p), P = {(i, k): i < k} ∪ {(k, k + j): 1 ≤ j ≤ k} by the rank of b, largest first (R2ET).
 
@@ -137,4 +116,14 @@ def rank_margin(k: int) -> Distance:
     freezes them at x.
     """
     check_whole("rank_margin expects a whole number k", k, least=1)
-    return Distance(RankMargin(int(k)), f"rank_margin({k})")
+
+    def of(a: Tensor, b: Tensor) -> Tensor:
+        n = a.shape[1]
+        if not 2 * k <= n:
+            raise InvalidInput(f"rank_margin({k}) expects maps of at least {2 * k} values, got {n}")
+        ranked = a.gather(1, b.detach().argsort(dim=1, descending=True, stable=True)[:, : 2 * k])
+        kth = ranked[:, k - 1]
+        # Σ_{i<k} (a_k − a_i) + Σ_{1≤j≤k} (a_{k+j} − a_k): of a_k, (k − 1) − k = −1 is left
+        return ranked[:, k:].sum(1) - ranked[:, : k - 1].sum(1) - kth
+
+    return Distance(of, f"rank_margin({k})")

@@ -87,12 +87,12 @@ class LpBall:
         u = rand(x).clamp(1e-6, 1.0 - 1e-6)
         gauss = torch.erfinv(2.0 * u - 1.0)
         depth = rand(x).flatten(1)[:, 0].pow(1.0 / x[0].numel())
-        step = gauss / self._norm(gauss).clamp_min(1e-12) * _like(depth, x)
+        step = gauss / self._norm(gauss).clamp_min(1e-12) * like(depth, x)
         return _clip(x + self.radius * step, self.bounds)
 
     def direction(self, g: Tensor) -> Tensor:
         q = self.p / (self.p - 1.0)
-        largest = _like(g.abs().flatten(1).amax(1), g)
+        largest = like(g.abs().flatten(1).amax(1), g)
         scaled = g.abs() / torch.where(largest > 0, largest, 1.0)
         step = g.sign() * scaled.pow(q - 1.0)
         norm = self._norm(step)
@@ -118,7 +118,7 @@ class LpBall:
         flat = a.flatten(1)
         largest = torch.linalg.vector_norm(flat, float("inf"), dim=1, keepdim=True)
         scaled = flat / torch.where(largest > 0, largest, 1.0)
-        return _like(largest[:, 0] * torch.linalg.vector_norm(scaled, self.p, dim=1), a)
+        return like(largest[:, 0] * torch.linalg.vector_norm(scaled, self.p, dim=1), a)
 
 
 def L2Ball(radius: float, bounds: Bounds | None = (0.0, 1.0)) -> LpBall:
@@ -148,7 +148,7 @@ class L1Ball:
         sizes = -rand(x).clamp_min(1e-12).log()
         v = sizes * torch.where(rand(x) < 0.5, -1.0, 1.0).to(x.dtype)
         depth = rand(x).flatten(1)[:, 0].pow(1.0 / x[0].numel())
-        return _clip(x + self.radius * v / _like(sizes.flatten(1).sum(1).clamp_min(1e-12) / depth, x), self.bounds)
+        return _clip(x + self.radius * v / like(sizes.flatten(1).sum(1).clamp_min(1e-12) / depth, x), self.bounds)
 
     def direction(self, g: Tensor) -> Tensor:
         flat = g.flatten(1)
@@ -167,7 +167,7 @@ class L1Ball:
         return self._shrunk(step, torch.where(inside, torch.zeros_like(high), high), x)
 
     def _shrunk(self, step: Tensor, tau: Tensor, x: Tensor) -> Tensor:
-        return _clip(x + step.sign() * (step.abs() - _like(tau, x)).clamp_min(0.0), self.bounds)
+        return _clip(x + step.sign() * (step.abs() - like(tau, x)).clamp_min(0.0), self.bounds)
 
     def _holds(self, z: Tensor, x: Tensor) -> Tensor:
         return (z - x).abs().flatten(1).sum(1) <= self.radius
@@ -250,7 +250,8 @@ def _clip(z: Tensor, bounds: Bounds | None) -> Tensor:
     return z if bounds is None else z.clamp(*bounds)
 
 
-def _like(per_example: Tensor, x: Tensor) -> Tensor:
+def like(per_example: Tensor, x: Tensor) -> Tensor:
+    """(B,) numbers as (B, 1, …), which broadcast over x."""
     return per_example.reshape(-1, *(1,) * (x.dim() - 1))
 
 
