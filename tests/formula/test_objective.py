@@ -470,7 +470,7 @@ def test_a_layer_of_a_plain_function_or_one_that_runs_twice() -> None:
         (lambda: PGD(3, "0.1"), "step size"),
         (lambda: objectives.madry(0.3, BY), "LinfBall"),
         (lambda: objectives.madry(NoBounds(), BY), "without bounds, direction"),
-        (lambda: IG(along=lambda x, x1, t: x + t * (x1 - x)), "without derivative"),
+        (lambda: IG(along=lambda x, x1, t: x + t * (x1 - x)), "a path with a derivative"),
         (lambda: objectives.madry(BALL, 40), "PGD"),
         (lambda: PGD(-1, 0.1), "steps"),
         (lambda: PGD(3, -0.1), "step size"),

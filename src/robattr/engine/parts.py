@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from robattr.engine.batch_size import divided
+from robattr.formula.neighbourhoods import Rand
 
 T = TypeVar("T")
 
@@ -53,11 +54,11 @@ class Parts:
             torch.cuda.empty_cache()
 
 
-def same_draws(rand: Callable[[Tensor], Tensor], size: int) -> Callable[[slice], Callable[[Tensor], Tensor]]:
+def same_draws(rand: Rand, size: int) -> Callable[[slice], Rand]:
     """Random numbers of a part, cut from draws for the whole batch of `size`: they do not depend on the parts."""
     drawn: list[Tensor] = []
 
-    def of(part: slice) -> Callable[[Tensor], Tensor]:
+    def of(part: slice) -> Rand:
         calls = 0
 
         def draw(like: Tensor) -> Tensor:

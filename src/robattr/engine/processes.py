@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,10 +20,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from robattr.engine.seeds import generator
 from robattr.errors import InvalidInput
+from robattr.formula.neighbourhoods import Rand as Rand
 
 STARTS, LAYERS = 3, 4  # streams of the run's seed, after those of the batches; one of LAYERS per process
-
-Rand = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)

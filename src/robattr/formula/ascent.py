@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from robattr.errors import InvalidInput, brief
+from robattr.errors import InvalidInput, brief, shape_of
 from robattr.formula.checks import check_number, check_whole
 from robattr.formula.neighbourhoods import Neighbourhood, Rand, like
 from robattr.formula.network import gradient_and_value
@@ -80,10 +80,9 @@ def last_iterate(
 
 def _point(z: object, x: Tensor, source: object) -> Tensor:
     if not isinstance(z, Tensor) or z.shape != x.shape:
-        got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
         raise InvalidInput(
-            f"expected points of the shape of x, {tuple(x.shape)}, from {brief(source)}, got {got}: start, project and "
-            "iterates keep that shape"
+            f"expected points of the shape of x, {tuple(x.shape)}, from {brief(source)}, got {shape_of(z)}: return "
+            "that shape from start, project and iterates"
         )
     return z
 

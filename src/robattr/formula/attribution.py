@@ -63,15 +63,14 @@ class IG(Operand):
     chunk: int | None = None
 
     def __post_init__(self) -> None:
-        for name, part, needs, such in (
-            ("of", self.of, "__call__", "cross_entropy or logit"),
-            ("at", self.at, "integrand", "at_input or at_layer('conv1')"),
-            ("along", self.along, "derivative", "straight or polyline(...)"),
+        for name, part, fits, such in (
+            ("of", self.of, callable(self.of), "a scalar such as logit"),
+            ("at", self.at, isinstance(self.at, Layer), "at_input, at_output or at_layer('conv1')"),
+            ("along", self.along, hasattr(self.along, "derivative"), "a path with a derivative, such as straight,"),
+            ("rule", self.rule, isinstance(self.rule, Rule), "a rule such as midpoint(10)"),
         ):
-            if not hasattr(part, needs):
-                raise InvalidInput(f"IG expects {such} as `{name}`, got {brief(part)} without {needs}")
-        if not isinstance(self.rule, Rule):
-            raise InvalidInput(f"IG expects a rule such as midpoint(10), got {brief(self.rule)}")
+            if not fits:
+                raise InvalidInput(f"IG expects {such} as `{name}`, got {brief(part)}")
         if self.chunk is not None:
             check_whole("IG expects None, or a whole number of nodes as chunk", self.chunk, least=1)
 
@@ -100,6 +99,7 @@ class IG(Operand):
 
     def _partial(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, chunk: slice) -> Tensor:
         """Σ over the chunk's nodes of w_k · integrand(r(t_k)), all nodes as one batch."""
+        assert not isinstance(self.at, AtOutput)
         times, weights = self.rule.nodes[chunk], self.rule.weights[chunk]
         if self._flat:
             return (x1 - x) * self._slope(net, x, x1, y, times, weights)[0]

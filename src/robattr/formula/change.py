@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from robattr.errors import InvalidInput, brief
+from robattr.errors import InvalidInput, brief, shape_of
 from robattr.formula.algebra import Operand, Summable
 from robattr.formula.attribution import IG, Attribution
 from robattr.formula.checks import checked
@@ -34,10 +34,9 @@ def _map(attribution: Attribution, model: Model, x: Tensor, x1: Tensor, y: Tenso
     """The map, refused where it does not have one row per example."""
     a = attribution(model, x, x1, y)
     if not isinstance(a, Tensor) or a.dim() == 0 or len(a) != len(x):
-        got = tuple(a.shape) if isinstance(a, Tensor) else type(a).__name__
         raise InvalidInput(
-            f"expected a map of shape ({len(x)}, ...), one row per example, from {brief(attribution)}, got {got}: an "
-            "attribution is a function (model, x, x', y) -> (B, ...), such as x' - x"
+            f"expected a map of shape ({len(x)}, ...), one row per example, from {brief(attribution)}, got "
+            f"{shape_of(a)}: an attribution is a function (model, x, x', y) -> (B, ...), such as x' - x"
         )
     return a
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from robattr.errors import InvalidInput, UnsupportedModel, brief
+from robattr.errors import InvalidInput, UnsupportedModel, brief, shape_of
 from robattr.formula.network import Bound, Model, bind, no_gradient, second_order
 
 
@@ -105,9 +105,9 @@ def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor) -> int:
     with torch.no_grad(), second_order(model), explain_mismatch(model, x):
         logits = model(x[:1].clone())  # a model that overwrites its input is refused later, with x as it was
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 1:
-        got = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         raise UnsupportedModel(
-            f"expected logits of shape (B, classes), got {got} for B = 1: wrap the model so that it returns them"
+            f"expected logits of shape (B, classes), got {shape_of(logits)} for B = 1: wrap the model so that it "
+            "returns them"
         )
     classes = logits.shape[1]
     if y.is_floating_point():  # soft labels, or targets of regression

@@ -1,12 +1,12 @@
-"""Where the attribution lands: a layer h splits f into g∘h, and IG_h integrates along the curve h∘r (paper, lemma 1).
+"""The layer h of the attribution: f is g∘h, and IG_h integrates along the curve h∘r (paper, lemma 1).
 
-Each place knows its integrand ∂f/∂h_i · d h_i(r(t))/dt at given points z = r(t) with velocity dz = r'(t).
+A layer has the integrand ∂f/∂h_i · d h_i(r(t))/dt at given points z = r(t) with velocity dz = r'(t).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +16,8 @@ from robattr.formula.network import Bound, differentiated, gradient, no_gradient
 from robattr.formula.scalars import Scalar
 
 
-class Layer(Protocol):
-    """A place inside the network, or one of its ends."""
-
-    def integrand(self, of: Scalar, net: Bound, z: Tensor, dz: Tensor, y: Tensor) -> Tensor: ...
-
-
 def input_gradient(of: Scalar, net: Bound, z: Tensor, y: Tensor) -> Tensor:
-    """∇_x f(z), each example for itself."""
+    """∇_x f(z), example by example."""
     return gradient(lambda v: of(net, v, y), z)
 
 
@@ -41,13 +35,7 @@ class AtInput:
 
 @dataclass(frozen=True)
 class AtOutput:
-    """h = f itself, the trivial layer: IG_h = f(x') − f(x) exactly, for any path (paper, proposition 3).
-
-    No quadrature is needed: `IG` asks for the difference itself.
-    """
-
-    def integrand(self, of: Scalar, net: Bound, z: Tensor, dz: Tensor, y: Tensor) -> Tensor:
-        return (input_gradient(of, net, z, y) * dz).flatten(1).sum(1)
+    """h = f itself, the trivial layer: IG_h = f(x') − f(x) exactly, for any path and without nodes (proposition 3)."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +110,8 @@ class AtLayer:
 def _grad(of: Tensor, at: Tensor, v: Tensor | None = None, *, create_graph: bool) -> tuple[Tensor, ...]:
     return torch.autograd.grad(of, at, v, retain_graph=True, create_graph=create_graph, materialize_grads=True)
 
+
+Layer: TypeAlias = AtInput | AtLayer | AtOutput
 
 at_input = AtInput()
 """The input: IG of the pixels."""

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from robattr.errors import InvalidInput
+from robattr.errors import InvalidInput, shape_of
 from robattr.formula.algebra import Operand
 from robattr.formula.attribution import IG, Attribution
 from robattr.formula.checks import check_number, checked
@@ -101,8 +101,7 @@ class BaselineIG(Map):
         if callable(b):
             found = b(z)
             if not isinstance(found, Tensor) or found.shape != z.shape:
-                got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-                raise InvalidInput(f"expected a baseline of the shape of x', {tuple(z.shape)}, got {got}")
+                raise InvalidInput(f"expected a baseline of the shape of x', {tuple(z.shape)}, got {shape_of(found)}")
             return [found]
         return [torch.full_like(z, float(b))]
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from robattr.errors import InvalidInput, UnsupportedModel
+from robattr.errors import InvalidInput, UnsupportedModel, shape_of
 from robattr.formula.convolution import CustomDerivatives
 
 Model: TypeAlias = Callable[[Tensor], Tensor]
@@ -130,9 +130,8 @@ def per_example(value: Tensor, x: Tensor, source: object = "the value") -> Tenso
     """`value` of `source`, refused where it is not one number per example of x: a mean would count B times."""
     if not isinstance(value, Tensor) or value.shape != x.shape[:1]:
         name = source if isinstance(source, str) else getattr(source, "__name__", repr(source))
-        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise InvalidInput(
-            f"expected one number per example from {name}, shape ({len(x)},), got {got}: do not average "
+            f"expected one number per example from {name}, shape ({len(x)},), got {shape_of(value)}: do not average "
             "or sum over the batch"
         )
     return value
