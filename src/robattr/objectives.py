@@ -2,8 +2,8 @@
 
     ρ(x, y; θ) = ℓ(x, y; θ) + λ · max_{x' ∈ N(x, ε)} s(IG_h^{ℓ_y}(x, x'; r))
 
-The second half are the field's: `trades`, `art`, `igr`, `aat`, `adv_aat`, `sarkar`, `ssr`, `lga`, `r2et`, `curvature`,
-`interval_bound`.
+The second half are methods of other papers: `trades`, `art`, `igr`, `aat`, `adv_aat`, `sarkar`, `ssr`, `lga`, `r2et`,
+`curvature`, `interval_bound`.
 ℓ(x*) is written ℓ(x) + (ℓ(x*) − ℓ(x)): the clean loss sees the network as it is, the rest sees it in eval mode. Maps
 are those of the logit unless a source says otherwise.
 
@@ -56,12 +56,12 @@ def spread(
 ) -> Change:
     """‖IG_h(x, x')‖₁ with m nodes."""
     if not callable(rule):
-        raise InvalidInput(f"expected a family of rules such as midpoint, which m makes a rule of, got {rule!r}")
+        raise InvalidInput(f"expected a family of rules such as midpoint, got {rule!r}: pass the function without m")
     return l1 @ IG(of=of, at=at, rule=rule(m), chunk=chunk)
 
 
 def natural(*, loss: Scalar = cross_entropy) -> Robust:
-    """ρ = ℓ(x): no change is punished."""
+    """ρ = ℓ(x), without a penalty."""
     return Robust(loss=loss)
 
 

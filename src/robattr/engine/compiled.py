@@ -1,8 +1,8 @@
 """Compile gradient functions, and fall back to eager, visibly, where that fails.
 
 A function of tensors is traced once, with every derivative inside it resolved into operators of torch (`make_fx`), for
-fixed shapes; the compiler gets that graph. So `torch.autograd.grad` of any order and autograd.Functions of the user's
-own compile, of which torch.compile differentiates neither twice.
+fixed shapes; the compiler gets that graph. So `torch.autograd.grad` of any order and a user's autograd.Functions
+compile; torch.compile differentiates neither twice.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def trace(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[GraphModule, l
 
 
 def _lift_constants(module: GraphModule) -> list[Tensor]:
-    """Make the tensors that a graph holds inputs of it; returns them in order."""
+    """Make the tensors that a graph contains its inputs; returns them in order."""
     graph, lifted = module.graph, dict[str, Any]()
     held = [n for n in graph.nodes if n.op == "get_attr" and isinstance(getattr(module, n.target, None), Tensor)]
     last = [n for n in graph.nodes if n.op == "placeholder"][-1]
@@ -170,7 +170,7 @@ def _without_autocast() -> ExitStack:
 
 
 def train_mode_differs(model: nn.Module, x: Tensor) -> bool:
-    """Whether train mode, as far as it is on, changes the outputs or the buffers; then only eager steps are right."""
+    """Whether parts in train mode change the outputs or the buffers; then only eager steps are right."""
     if not any(part.training for part in model.modules()):
         return False
     if any(p.training and isinstance(p, nn.modules.batchnorm._BatchNorm) for p in model.modules()):
@@ -194,7 +194,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def check_close(out: Any, expected: Any, others: Callable[[], tuple[Any, Any]]) -> None:
-    """Refuse a compiled result that is less accurate than the eager one; NaN must meet NaN.
+    """Refuse a compiled result that is less accurate than the eager one, or has NaN in other places.
 
     A gradient of ‖IG‖₁ changes by far more than its rounding, because signs of IG and sides of ReLUs flip: in reduced
     precision, and in float32 behind dozens of layers. `others` are two eager results that rounding sets apart from the
@@ -213,7 +213,7 @@ def check_close(out: Any, expected: Any, others: Callable[[], tuple[Any, Any]]) 
 
 
 def _rounded(args: Any) -> Any:
-    """The arguments, those in floating point off by ROUNDING."""
+    """The arguments, with relative errors up to ROUNDING in floating-point tensors."""
     draws = torch.Generator().manual_seed(0)
 
     def off(t: Any) -> Any:

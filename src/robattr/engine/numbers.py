@@ -1,4 +1,4 @@
-"""The numbers of an objective that a ramp may change, apart from its form, which is what compiling depends on."""
+"""An objective as a form, which compiling depends on, and numbers, which a ramp may change."""
 
 from __future__ import annotations
 

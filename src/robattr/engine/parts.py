@@ -1,4 +1,4 @@
-"""Work on a batch in as many parts as the memory of the device asks for."""
+"""Run a batch in as many parts as the memory of the device needs."""
 
 from __future__ import annotations
 

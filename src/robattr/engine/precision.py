@@ -53,7 +53,7 @@ def precision(name: str, device: str = "cuda") -> Iterator[None]:
 
 @contextmanager
 def deterministic(wanted: bool = True) -> Iterator[None]:
-    """While open, torch uses deterministic algorithms: an fp32 run repeats bit for bit on one machine and versions."""
+    """While open, torch uses deterministic algorithms: an fp32 run repeats bit for bit with equal versions."""
     if not wanted:
         yield
         return

@@ -35,7 +35,7 @@ class World:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the process that writes files and speaks to the terminal."""
+        """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
     def share(self, batch: int) -> slice:
@@ -59,7 +59,7 @@ class World:
         return draw
 
     def seed_layers(self, *, seed: int, step: int) -> None:
-        """Make what layers draw for themselves (dropout) a function of (seed, step, rank), as all else is."""
+        """Seed the random numbers of layers (dropout) by (seed, step, rank)."""
         torch.manual_seed(generator(seed, LAYERS + self.rank, step).initial_seed())
 
     def total(self, values: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """One step of training as a function that returns gradients: eager, compiled, or replayed as one CUDA graph.
 
-The mathematics is the objective's: its functions `clean`, `climbed` and `penalty` are what runs, in every case. λ, β,
-γ, ε and the step size enter the compiled functions as tensors, in the same objects, so that ramps do not compile again:
+Each of these calls the objective's functions `clean`, `climbed` and `penalty`. λ, β, γ, ε and the step size enter the
+compiled functions as tensors, so that ramps do not compile again:
 
     attack    z ↦ the next point of PGD in a ball, whose step follows ∇_z Σ climbed(x, z)
     climb     z ↦ (∇_z Σ climbed(x, z), climbed(x, z)) for every other adversary or neighbourhood, which run as they are
@@ -46,8 +46,8 @@ class Step:
     arithmetic  fp32, tf32 or bf16 for convolutions and matrix products
     backend     what compiles the traced functions (`robattr.engine.compiled.inductor`)
 
-    PGD in a ball is compiled and replayed as a whole. Of any other adversary or neighbourhood, the gradient that it
-    climbs is. Where neither applies (a part in train mode that changes outputs or buffers, chunked nodes, an objective
+    PGD in a ball is compiled and replayed as a whole; for any other adversary or neighbourhood, the gradient that it
+    climbs. Where neither applies (a part in train mode that changes outputs or buffers, chunked nodes, an objective
     without a hash) or compilation fails, the plain formula runs; results agree. `notes` says why, `seconds` how long
     compiling took. Where the memory of the device is too small, a batch runs in parts, with the same results.
     """
@@ -226,7 +226,7 @@ class _Plan:
         return gradient.clone(), value.clone()
 
     def _with_weights(self, function: Callable[..., Any], *args: Any) -> Any:
-        """A function of parameters and buffers, at those of the model."""
+        """Call a function of (parameters, buffers, …) with those of the model."""
         parameters = {name: p.detach() for name, p in self.model.named_parameters()}
         return function(parameters, dict(self.model.named_buffers()), *args)
 

@@ -1,7 +1,7 @@
-"""What composes by `+`, `*` and `@`, and the refusal of what does not.
+"""The operators of the formula, `+`, `-`, `*`, `/` and `@`, with errors that show an example.
 
-`Measure` is what sizes and distances share: sums and multiples. `Operand` is what attributions share: a plain function
-on the left of `@` becomes a size or a distance, and everything else is refused with an example.
+`Summable` has the sums and multiples of sizes, distances and changes; a `Measure` is a size or a distance. An `Operand`
+is an attribution: a plain function on the left of `@` becomes a size or a distance.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Operand:
 
 
 def _arguments(function: Callable[..., Any]) -> int:
-    """The arguments that a function needs; 1 where nothing is known of it."""
+    """The number of arguments that a function needs; 1 where its signature is unknown."""
     try:
         parameters = signature(function).parameters.values()
     except (TypeError, ValueError):

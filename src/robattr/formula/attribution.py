@@ -109,12 +109,12 @@ class IG(Operand):
 
     @property
     def _flat(self) -> bool:
-        """Whether r' does not depend on t, and so leaves the sum."""
+        """Whether r' does not depend on t, so that it can be taken out of the sum."""
         return self.at == at_input and self.along == straight
 
     @property
     def runs_at_end(self) -> bool:
-        """Whether one of the nodes, which all run together, is x' itself: then f(x') is known as well."""
+        """Whether x' itself is one of the nodes and all nodes run together: then f(x') is known as well."""
         return self._flat and self.rule.nodes[-1] == 1.0 and (self.chunk or len(self.rule)) >= len(self.rule)
 
     def with_end(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,8 +136,8 @@ class IG(Operand):
     def _points(self, x: Tensor, x1: Tensor, times: Floats) -> Tensor:
         """r(t_k) of the chunk's nodes as one batch (k·B, ...).
 
-        Even nodes of a straight line are one broadcast, counted up on the device: a hundred tensors to join cost the
-        compiler minutes, and a list of times to copy would break a CUDA graph.
+        Evenly spaced nodes of a straight line are one broadcast with an `arange` on the device: joining a hundred
+        tensors costs the compiler minutes, and copying a list of times breaks a CUDA graph.
         """
         first, gap = times[0], (times[-1] - times[0]) / max(1, len(times) - 1)
         even = all(abs(t - first - k * gap) < 1e-12 for k, t in enumerate(times))
@@ -153,8 +153,8 @@ class IG(Operand):
         """Σ_k w_k ∇f(z_k), and every f(z_k), of a net g∘h whose first layer h is affine: J_hᵀ Σ_k w_k ∇g(h_k).
 
         h takes the straight line from x to x' to that from h(x) to h(x'), and its Jacobian J_h is the same everywhere:
-        it is applied to two points and its transpose to one sum, where the plain form does both at every node. For an f
-        that sees x through the net alone: to g it passes h_k in the place of x.
+        so h is applied to two points and J_hᵀ to one sum, instead of both at every node. Only for an f that uses x
+        through the net alone: g gets h_k in the place of x.
         """
         h, g = net.split()
         u, u1 = h(x), h(x1)
@@ -182,7 +182,7 @@ def _weighted(each: Tensor, weights: Floats) -> Tensor:
 class _Recomputed(torch.autograd.Function):
     """Σ of parts, in two passes: the first keeps no graph, the second computes one part at a time again.
 
-    With v = ∂s/∂IG given by whatever stands above, the gradient of s is Σ_chunks ⟨v, ∂ part⟩: linear in the parts, so
+    With v = ∂s/∂IG from the graph above, the gradient of s is Σ_chunks ⟨v, ∂ part⟩: linear in the parts, so
     exact for any s, and never more than one part's graph is alive.
     """
 

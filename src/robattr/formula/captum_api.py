@@ -120,7 +120,7 @@ class PathLayerIG(IntegratedGradients):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class _FlatNet(Bound):
-    """A bound network that takes all its inputs side by side, as one (B, n) tensor, so that one formula serves."""
+    """A bound network that takes all its inputs side by side, as one (B, n) tensor."""
 
     shapes: tuple[torch.Size, ...]
     extra: tuple[Any, ...]

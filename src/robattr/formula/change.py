@@ -31,7 +31,7 @@ class Term(Protocol):
 
 
 def _map(attribution: Attribution, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
-    """The map, refused where it does not have one row per example."""
+    """The map; refuse one without a row per example."""
     a = attribution(model, x, x1, y)
     if not isinstance(a, Tensor) or a.dim() == 0 or len(a) != len(x):
         raise InvalidInput(
@@ -116,7 +116,7 @@ class Clean(Operand):
 
 @dataclass(frozen=True)
 class Change(Summable):
-    """d(x, x') = Σ_i c_i · d_i(x, x'); the empty sum is no change at all. The engine's c_i are tensors.
+    """d(x, x') = Σ_i c_i · d_i(x, x'); the empty sum is 0. The engine's c_i are tensors.
 
     Changes compose by `+`, `-`, `sum([...])`, and `*` and `/` with a number. A term is any function
     (model, x, x', y) -> (B,); `Change.of(function)` makes a change of one.
@@ -140,7 +140,7 @@ class Change(Summable):
         return value
 
     def _with_shared_ends(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor) -> list[Tensor | None]:
-        """The terms of ℓ(x') + β‖IG(x, x')‖₁, of one f, whose path runs the network at x' anyway; None for others."""
+        """The values of ℓ(x') − ℓ(x) and ‖IG(x, x')‖₁ of one ℓ where x' is a node of IG; None for other terms."""
         known: list[Tensor | None] = [None] * len(self.terms)
         measured = {i: (t.size, t.attribution) for i, (_, t) in enumerate(self.terms) if isinstance(t, Measured)}
         igs = {i: (size, a) for i, (size, a) in measured.items() if isinstance(a, IG)}
@@ -155,7 +155,7 @@ class Change(Summable):
         return known
 
     def over(self, within: Neighbourhood) -> Change:
-        """The change in an objective over N(x, ε): terms that see the whole of it, such as `spread_bound()`, get it."""
+        """The change with N(x, ε) given to the terms that bound it as a whole, such as `spread_bound()`."""
         return Change(tuple((c, _over(term, within)) for c, term in self.terms))
 
     def _plus(self, other: Change) -> Change:

@@ -1,4 +1,4 @@
-"""What the formula asks of a model and a batch, before any time is spent: each refusal says expected, got, remedy."""
+"""Checks of models, batches, numbers and the parts of an objective."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from robattr.formula.network import Bound, Model, bind, no_gradient, second_orde
 
 
 def check_model(model: Model) -> None:
-    """Refuse what cannot be differentiated twice, before any time is spent."""
+    """Refuse models that cannot be differentiated twice."""
     if not callable(model):
         raise UnsupportedModel(
             f"expected a model (an nn.Module or a callable returning logits), got {type(model).__name__}"
@@ -50,8 +50,8 @@ def check_model(model: Model) -> None:
             )
         if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.running_mean is None:
             raise UnsupportedModel(
-                f"layer {name!r} is a batch norm without running statistics: what an example gets would depend on the "
-                "others and on how many nodes run together: set track_running_stats=True, or normalise per example"
+                f"layer {name!r} is a batch norm without running statistics, so that outputs depend on the batch: set "
+                "track_running_stats=True, or normalise per example"
             )
     for name, p in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(p):
@@ -117,7 +117,7 @@ def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor) -> int:
                 f"({len(x)}, {classes}), one per output, got {y.dtype} of shape {tuple(y.shape)}: use y.long()"
             )
         if not torch.isfinite(y).all():
-            raise InvalidInput("y holds NaN or infinite values: clean the data first")
+            raise InvalidInput("expected finite y, got NaN or infinite values: clean the data first")
         return classes
     low, high = int(y.min()), int(y.max())
     if classes == 1 and high > 0:
@@ -165,7 +165,7 @@ def check_classes(classes: int) -> None:
 
 @contextmanager
 def explain_mismatch(model: Model, x: Tensor) -> Iterator[None]:
-    """While open, name the dtypes or devices of x and the parameters where they make `model` fail at x."""
+    """While open, an error of `model` at x names the dtypes or devices of x and parameters that differ."""
     try:
         yield
     except RuntimeError:
@@ -206,7 +206,9 @@ def _check_points(name: str, z: Tensor) -> None:
         )
     if not torch.isfinite(z).all():
         bad = int((~torch.isfinite(z)).flatten(1).any(1).sum())
-        raise InvalidInput(f"{name} holds NaN or infinite values in {bad} of {len(z)} examples: clean the data first")
+        raise InvalidInput(
+            f"expected finite {name}, got NaN or infinite values in {bad} of {len(z)} examples: clean the data"
+        )
 
 
 CALLS: dict[str, Callable[..., object]] = {
@@ -219,7 +221,7 @@ CALLS: dict[str, Callable[..., object]] = {
 
 
 def check_part(part: object, argument: str, expected: str, *names: str) -> None:
-    """Refuse a part that lacks one of these attributes, or whose method does not take what it will be called with."""
+    """Refuse a part that lacks one of these attributes, or has a method with another signature."""
     if missing := [name for name in names if not hasattr(part, name)]:
         raise InvalidInput(f"expected {expected} as `{argument}`, got {brief(part)} without {', '.join(missing)}")
     for name in names:

@@ -88,7 +88,7 @@ kl = Distance(
 def kendall(alpha: float = 10.0) -> Distance:
     """1 − τ_α(a, b): a differentiable Kendall distance, 1 − mean_{i≠j} tanh(αΔa_ij) · tanh(αΔb_ij).
 
-    As α → ∞ it becomes 1 − Kendall's τ-a (without ties). Maps are taken as they are: α counts in their units. The pairs
+    As α → ∞ it becomes 1 − Kendall's τ-a (without ties). Maps are not scaled: α is in their units. The pairs
     are computed in blocks, again in the backward pass, so that memory is linear in the number of pixels.
     """
     check_number("kendall expects a finite slope α", alpha, positive=True)

@@ -46,7 +46,7 @@ class Distributional:
 
     @property
     def lagrangian(self) -> Robust:
-        """The objective at the present γ."""
+        """The objective at the current γ."""
         return Robust(
             change=self.change - float(self.gamma) * self.cost,
             within=self.within,

@@ -106,7 +106,7 @@ def _add(x: Any, y: Any, *, alpha: float = 1) -> Interval:
 
 
 def _summed_to(g: Range, *, shape: torch.Size, share: float) -> Range:
-    """What broadcasting has copied is summed."""
+    """The sum over the axes along which the operand was broadcast."""
     return g if g.low.shape == shape else Range(*(end.sum_to_size(shape) for end in g)).widened(share)
 
 

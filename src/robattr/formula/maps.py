@@ -130,7 +130,7 @@ class Blurred:
 
 
 def blurred(sigma: float) -> Blurred:
-    """The baseline that is x' itself, blurred by a Gaussian of `sigma` pixels."""
+    """The baseline that is x', blurred by a Gaussian of `sigma` pixels."""
     check_number("blurred expects a width in pixels σ", sigma, positive=True)
     return Blurred(float(sigma))
 

@@ -1,4 +1,4 @@
-"""The neighbourhood N(x, ε): where an ascent may start, which way it steps, and how it is brought back.
+"""The neighbourhood N(x, ε): where an ascent starts, in which direction it steps, and how it is projected back.
 
     start(x)        a random point of N(x, ε): ‖IG‖₁ has zero gradient at x itself
     direction(g)    the unit step that gains most along the gradient g
@@ -204,14 +204,14 @@ class Box:
         return _clip(torch.minimum(torch.maximum(z, x - below), x + above), self.bounds)
 
     def _sides(self, x: Tensor) -> tuple[float | Tensor, float | Tensor]:
-        """`below` and `above` where x is."""
+        """`below` and `above` on the device of x."""
         below, above = (s.to(x.device) if isinstance(s, Tensor) else s for s in (self.below, self.above))
         return below, above
 
 
 @dataclass(frozen=True)
 class Everywhere:
-    """All valid inputs: the unconstrained supremum of the distributional form, held back by its cost alone.
+    """All valid inputs: the unconstrained supremum of the distributional form, limited by its cost alone.
 
     The direction is the gradient itself (plain ascent), and the start a point within `nearby` of x in each coordinate,
     because d_IG is flat at x.
@@ -234,7 +234,7 @@ class Everywhere:
 
 
 def check_bounds(x: Tensor, bounds: Bounds | None) -> None:
-    """Refuse inputs outside the bounds: clipping them would be a perturbation nobody asked for."""
+    """Refuse inputs outside the bounds, which clipping would change."""
     if bounds is None:
         return
     low, high = bounds

@@ -34,7 +34,7 @@ AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class AffineSplit(NamedTuple):
-    """A network cut behind its first layer, which is affine: net = rest ∘ stem. `name` is the stem's in the network."""
+    """A network cut behind its first layer, which is affine: net = rest ∘ stem. `name` is the stem's name in it."""
 
     name: str
     stem: nn.Module
@@ -63,7 +63,7 @@ class Bound:
         return self.run(x)
 
     def run(self, *inputs: Any) -> Tensor:
-        """The network on any inputs, its convolutions with derivatives of our own."""
+        """The network on any inputs, its convolutions with custom derivatives."""
         with CustomDerivatives(), nullcontext() if torch.is_grad_enabled() else differentiated(once=True):
             if self.module is None:
                 return self.model(*inputs)
@@ -121,13 +121,13 @@ def affine_split(module: nn.Module) -> AffineSplit | None:
 
 
 def _altered(m: nn.Module) -> bool:
-    """Whether a call of `m` does more than its class says: libraries wrap layers by hooks, or by a new `forward`."""
+    """Whether hooks or a replaced `forward`, by which libraries wrap layers, change what a call of `m` does."""
     hooks = (m._forward_hooks, m._forward_pre_hooks, m._backward_hooks, m._backward_pre_hooks)
     return any(hooks) or "forward" in vars(m)
 
 
 def per_example(value: Tensor, x: Tensor, source: object = "the value") -> Tensor:
-    """`value` of `source`, refused where it is not one number per example of x: a mean would count B times."""
+    """`value`; refuse one that is not one number per example of x: a mean would count B times."""
     if not isinstance(value, Tensor) or value.shape != x.shape[:1]:
         name = source if isinstance(source, str) else getattr(source, "__name__", repr(source))
         raise InvalidInput(
@@ -162,7 +162,7 @@ def gradient_and_value(f: Callable[[Tensor], Tensor], z: Tensor, *, allow_zero: 
 
 
 def no_gradient() -> UnsupportedModel:
-    """The refusal of a network whose output does not depend on its input, as far as autograd knows."""
+    """The error for a network whose output has no gradient in its input."""
     return UnsupportedModel(
         "the output cannot be differentiated in the input: call it outside torch.inference_mode(), with a model "
         "that neither detaches its input nor runs under no_grad"

@@ -120,7 +120,7 @@ class Robust(_Objective):
 
     @property
     def terms(self) -> tuple[Robust]:
-        """The one term of this objective, as of a `Joint`."""
+        """This objective alone: what a `Joint` has several of."""
         return (self,)
 
     def unchecked(
@@ -139,11 +139,11 @@ class Robust(_Objective):
         return per_example(self.loss(model, x, y), x, self.loss)
 
     def climbed(self, net: Bound, x: Tensor, z: Tensor, y: Tensor) -> Tensor:
-        """d(x, z) as the adversary sees it, (B,)."""
+        """d(x, z) that the adversary climbs, (B,)."""
         return (self.attacked or self.change).over(self.within)(net, x, z, y)
 
     def penalty(self, net: Bound, x: Tensor, z: Tensor, y: Tensor) -> Tensor:
-        """d(x, z) as it is punished, (B,)."""
+        """d(x, z) of the gradient step, (B,)."""
         return self.change.over(self.within)(net, x, z, y)
 
     def attack(
@@ -180,7 +180,7 @@ class Joint(_Objective):
 
     @property
     def change(self) -> Change:
-        """Every d_j; its value at one x' means nothing, because each has its own."""
+        """All d_j. Its value at one x' has no meaning, because each d_j has its own x'."""
         return Change(tuple(term for t in self.terms for term in t.change.terms))
 
     @property
