@@ -75,17 +75,11 @@ class World:
 
     def from_leader(self, content: bytes | None) -> bytes:
         """The leader's `content`, on every process: only the leader needs to reach the run directory."""
-        if self.size == 1:
-            assert content is not None
-            return content
-        length = torch.tensor([len(content or b"")], device=self.device)
-        dist.broadcast(length, src=0)
-        if content is not None and self.leads:
-            buffer = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(self.device)
-        else:
-            buffer = torch.empty(int(length), dtype=torch.uint8, device=self.device)
-        dist.broadcast(buffer, src=0)
-        return buffer.cpu().numpy().tobytes()
+        held = [content]
+        if self.size > 1:
+            dist.broadcast_object_list(held, src=0, device=self.device)
+        assert held[0] is not None
+        return held[0]
 
 
 @contextmanager

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from inspect import signature
+from inspect import Signature, signature
 from math import isfinite
 from numbers import Integral, Real
 
@@ -211,32 +211,27 @@ def _check_points(name: str, z: Tensor) -> None:
         )
 
 
-CALLS: dict[str, Callable[..., object]] = {
-    "start": lambda x, rand: ...,
-    "direction": lambda g: ...,
-    "project": lambda z, x: ...,
-    "iterates": lambda grad, x, within, *, start, rand: ...,
-}
-"""How the formula calls the methods of a neighbourhood and of an adversary."""
-
-
-def check_part(part: object, argument: str, expected: str, *names: str) -> None:
-    """Refuse a part that lacks one of these attributes, or has a method with another signature."""
-    if missing := [name for name in names if not hasattr(part, name)]:
-        raise InvalidInput(f"expected {expected} as `{argument}`, got {brief(part)} without {', '.join(missing)}")
-    for name in names:
-        try:
-            own = signature(getattr(part, name)) if name in CALLS else None
-        except (TypeError, ValueError):  # nothing is known of it
+def check_part(part: object, argument: str, kind: type, *, example: str) -> None:
+    """Refuse a part that lacks a member of the protocol `kind`, or has a method with other arguments."""
+    members = {name: member for name, member in vars(kind).items() if not name.startswith("_")}
+    if missing := [name for name in members if not hasattr(part, name)]:
+        raise InvalidInput(
+            f"expected {kind.__name__} as `{argument}`, such as {example}, got {brief(part)} without "
+            f"{', '.join(missing)}"
+        )
+    for name, method in members.items():
+        if isinstance(method, property):
             continue
-        if own is None:
-            continue
-        wanted = signature(CALLS[name])
-        by_name = {p.name: None for p in wanted.parameters.values() if p.kind is p.KEYWORD_ONLY}
+        parameters = list(signature(method).parameters.values())[1:]  # without self
+        wanted = Signature([p.replace(annotation=p.empty, default=p.empty) for p in parameters])
+        by_name = {p.name: None for p in parameters if p.kind is p.KEYWORD_ONLY}
         try:
-            own.bind(*(name for name in wanted.parameters if name not in by_name), **by_name)
+            own = signature(getattr(part, name))
+        except (TypeError, ValueError):  # a method without a signature, such as a built-in one
+            continue
+        try:
+            own.bind(*range(len(parameters) - len(by_name)), **by_name)
         except TypeError as cause:
             raise InvalidInput(
-                f"expected {type(part).__name__}.{name}{wanted}, as in {expected.partition(' such as ')[2]}, got "
-                f"{name}{own}: {cause}"
+                f"expected {type(part).__name__}.{name}{wanted}, as in {example}, got {name}{own}: {cause}"
             ) from None

@@ -241,8 +241,8 @@ def check_parts(weight: float | Tensor, within: Neighbourhood, by: Ascent, loss:
         _check_change(name, change)
     if not isinstance(weight, Tensor):
         check_number("expected a finite weight λ", weight)
-    check_part(within, "within", "a neighbourhood such as LinfBall(0.3)", "bounds", "start", "direction", "project")
-    check_part(by, "by", "an adversary such as PGD(steps=40, step_size=0.01)", "iterates")
+    check_part(within, "within", Neighbourhood, example="LinfBall(0.3)")
+    check_part(by, "by", Ascent, example="PGD(steps=40, step_size=0.01)")
     if not callable(loss):
         raise InvalidInput(f"expected a loss such as cross_entropy, got {brief(loss)}")
 
