@@ -78,7 +78,7 @@ class Step:
             rho.check(self.model, x, y)
             self._checked = True
         if start is None and rho.change.terms:
-            start = rho.within.start(x, rand)
+            start = rho.start(x, rand)
         draws, parameters = same_draws(rand, len(x)), list(self.model.parameters())
         held = [p.grad for p in parameters]
 

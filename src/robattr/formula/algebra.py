@@ -6,8 +6,10 @@ is an attribution: a plain function on the left of `@` becomes a size or a dista
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from inspect import Parameter, signature
 from math import isfinite
 from numbers import Real
@@ -28,11 +30,7 @@ class Weighted:
     parts: tuple[tuple[float, Callable[..., Tensor]], ...]
 
     def __call__(self, *maps: Tensor) -> Tensor:
-        (c, first), *rest = self.parts
-        value = c * first(*maps)
-        for c, part in rest:
-            value = value + c * part(*maps)
-        return value
+        return reduce(operator.add, (c * part(*maps) for c, part in self.parts))
 
 
 class Summable:

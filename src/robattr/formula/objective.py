@@ -17,7 +17,7 @@ from robattr.formula.answers import check_answers
 from robattr.formula.ascent import PGD, Ascent, maximise
 from robattr.formula.change import Change
 from robattr.formula.checks import check_batch, check_model, check_number, check_part, check_whole
-from robattr.formula.neighbourhoods import Bounds, Everywhere, Neighbourhood, Rand, check_bounds
+from robattr.formula.neighbourhoods import Everywhere, Neighbourhood, Rand, check_bounds
 from robattr.formula.network import Bound, Model, bind, per_example, second_order
 from robattr.formula.scalars import Scalar, cross_entropy
 
@@ -47,7 +47,6 @@ class _Objective:
     """What `Robust` and `Joint` share: the checked call, and sums."""
 
     terms: Any
-    within: Any
     unchecked: Callable[..., Rho]
 
     def __call__(
@@ -62,9 +61,10 @@ class _Objective:
         starts = () if start is None else start if isinstance(self, Joint) else (start,)
         check_model(model)
         check_batch(model, x, y, *starts)
-        check_bounds(x, self.within.bounds)
-        first, climbs = self.terms[0], any(term.change.terms for term in self.terms)
-        check_answers(model, x, logits=first.loss is cross_entropy, differentiated=climbs)
+        for term in self.terms:
+            check_bounds(x, term.within.bounds)
+        climbs = any(term.change.terms for term in self.terms)
+        check_answers(model, x, logits=self.terms[0].loss is cross_entropy, differentiated=climbs)
 
     def __add__(self, other: _Objective) -> Joint:
         if not isinstance(other, _Objective):
@@ -122,6 +122,10 @@ class Robust(_Objective):
     def terms(self) -> tuple[Robust]:
         """This objective alone: what a `Joint` has several of."""
         return (self,)
+
+    def start(self, x: Tensor, rand: Rand = torch.rand_like) -> Tensor:
+        """A random start of the adversary, (B, ...)."""
+        return self.within.start(x, rand)
 
     def unchecked(
         self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
@@ -183,10 +187,9 @@ class Joint(_Objective):
         """All d_j. Its value at one x' has no meaning, because each d_j has its own x'."""
         return Change(tuple(term for t in self.terms for term in t.change.terms))
 
-    @property
-    def within(self) -> SeveralNeighbourhoods:
-        """The product of the neighbourhoods: its start is one start per term."""
-        return SeveralNeighbourhoods(tuple(t.within for t in self.terms))
+    def start(self, x: Tensor, rand: Rand = torch.rand_like) -> Tensor:
+        """A random start per term, (n, B, ...)."""
+        return torch.stack([term.start(x, rand) for term in self.terms])
 
     def unchecked(
         self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
@@ -195,7 +198,7 @@ class Joint(_Objective):
         if start is not None and start.shape != (len(self.terms), *x.shape):
             raise InvalidInput(f"expected one start per term, {(len(self.terms), *x.shape)}, got {tuple(start.shape)}")
         loss = self.terms[0].clean(model, x, y)  # first: in train mode it moves the buffers that are bound next
-        starts = self.within.start(x, rand) if start is None else start
+        starts = self.start(x, rand) if start is None else start
         net = bind(model)
         with second_order(model):
             worst = [
@@ -210,21 +213,6 @@ class Joint(_Objective):
         for term, z in zip(self.terms, worst, strict=True):
             value = value + term.weight * term.penalty(net, x, z, y)
         return value
-
-
-@dataclass(frozen=True)
-class SeveralNeighbourhoods:
-    """The neighbourhoods of a `Joint`, for checks and starts."""
-
-    parts: tuple[Neighbourhood, ...]
-
-    @property
-    def bounds(self) -> Bounds | None:
-        found = [part.bounds for part in self.parts if part.bounds is not None]
-        return (max(low for low, _ in found), min(high for _, high in found)) if found else None
-
-    def start(self, x: Tensor, rand: Rand = torch.rand_like) -> Tensor:
-        return torch.stack([part.start(x, rand) for part in self.parts])
 
 
 def averaged(rho: Robust, draws: int) -> Joint:
