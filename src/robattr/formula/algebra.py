@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 from torch import Tensor
 
 from robattr.errors import InvalidInput, brief
+from robattr.formula.checks import check_callable
 
 if TYPE_CHECKING:
     from robattr.formula.change import Change
@@ -110,11 +111,7 @@ class Operand:
         from robattr.formula.distances import Distance
         from robattr.formula.sizes import Size
 
-        if not callable(function):
-            raise InvalidInput(
-                "`s @ attribution` expects a size such as l1, a distance such as cosine, or a function of (B, n) "
-                f"arrays that returns (B,), got {brief(function)}"
-            )
+        check_callable("`s @ attribution` expects a size such as l1, or a function of (B, n) arrays", function)
         made: Any = Distance if _arguments(function) == 2 else Size
         change: Change = made(function) @ self
         return change

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from robattr.errors import InvalidInput, brief, shape_of
 from robattr.formula.algebra import Operand, Summable
 from robattr.formula.attribution import IG, Attribution
-from robattr.formula.checks import checked
+from robattr.formula.checks import check_callable, checked
 from robattr.formula.layers import AtOutput
 from robattr.formula.neighbourhoods import Neighbourhood
 from robattr.formula.network import Bound, Model, per_example
@@ -128,8 +128,7 @@ class Change(Summable):
     @staticmethod
     def of(term: Term) -> Change:
         """The change of one term, any function (model, x, x', y) -> (B,)."""
-        if not callable(term):
-            raise InvalidInput(f"expected a function (model, x, x', y) -> (B,), got {term!r}")
+        check_callable("Change.of expects a function (model, x, x', y) -> (B,)", term)
         return Change(((1.0, term),))
 
     def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
@@ -175,8 +174,7 @@ def combine(function: Callable[..., Tensor], *changes: Change) -> Change:
     The function takes one (B,) tensor per change and returns (B,). Use a named function: a new lambda at every step
     would be compiled anew.
     """
-    if not callable(function):
-        raise InvalidInput(f"combine expects a function of (B,) tensors, such as torch.maximum, got {brief(function)}")
+    check_callable("combine expects a function of (B,) tensors, such as torch.maximum", function)
     for d in changes:
         if not isinstance(d, Change):
             raise InvalidInput(f"combine expects changes, such as l1 @ IG(), got {brief(d)}")
@@ -199,15 +197,13 @@ def frozen(part: Callable[..., Tensor]) -> Any:
 
 
 def _at_x(part: Any, *, detach: bool) -> Any:
-    if not callable(part):
-        raise InvalidInput(f"expected an attribution such as Gradient(), or a change, got {brief(part)}")
+    check_callable("expected an attribution such as Gradient(), or a change", part)
     return Change.of(Clean(part, detach)) if isinstance(part, Change) else Clean(part, detach)
 
 
 def value_of(of: Scalar) -> Change:
     """f(x', y) itself: `value_of(cross_entropy)` is the loss at x'."""
-    if not callable(of):
-        raise InvalidInput(f"value_of expects a scalar such as cross_entropy or margin, got {of!r}")
+    check_callable("value_of expects a scalar such as cross_entropy or margin", of)
     return Change.of(Value(of))
 
 

@@ -142,6 +142,12 @@ def checked(model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Iterator[Bound]:
         yield bind(model)
 
 
+def check_callable(what: str, value: object) -> None:
+    """Refuse what cannot be called."""
+    if not callable(value):
+        raise InvalidInput(f"{what}, got {brief(value)}")
+
+
 def check_whole(what: str, value: object, *, least: int) -> None:
     """Refuse what is not a whole number ≥ `least`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:

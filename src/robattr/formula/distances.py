@@ -17,11 +17,11 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor
 
-from robattr.errors import InvalidInput, brief
+from robattr.errors import InvalidInput
 from robattr.formula.algebra import Measure
 from robattr.formula.attribution import IG, Attribution, recomputed
 from robattr.formula.change import Change, Compared, clean
-from robattr.formula.checks import check_number, check_whole
+from robattr.formula.checks import check_callable, check_number, check_whole
 from robattr.formula.network import per_example
 from robattr.formula.sizes import is_map, pair
 
@@ -41,10 +41,7 @@ class Distance(Measure):
     name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if not callable(self.of):
-            raise InvalidInput(
-                f"Distance expects a function of two (B, n) arrays that returns (B,), got {brief(self.of)}"
-            )
+        check_callable("Distance expects a function of two (B, n) arrays that returns (B,)", self.of)
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
         if a.shape != b.shape:

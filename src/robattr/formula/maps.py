@@ -17,7 +17,7 @@ from torch import Tensor
 from robattr.errors import InvalidInput, shape_of
 from robattr.formula.algebra import Operand
 from robattr.formula.attribution import IG, Attribution
-from robattr.formula.checks import check_number, checked
+from robattr.formula.checks import check_callable, check_number, checked
 from robattr.formula.layers import AtInput, AtLayer, at_input
 from robattr.formula.network import Bound, Model
 from robattr.formula.scalars import Scalar, best_wrong, logit
@@ -50,8 +50,7 @@ class Gradient(Map):
     times_input: bool = False
 
     def __post_init__(self) -> None:
-        if not callable(self.of):
-            raise InvalidInput(f"Gradient expects a scalar such as logit as `of`, got {self.of!r}")
+        check_callable("Gradient expects a scalar such as logit as `of`", self.of)
         if not hasattr(self.at, "slope"):
             raise InvalidInput(f"Gradient expects at_input or at_layer('conv1') as `at`, got {self.at!r}")
 
@@ -75,8 +74,7 @@ class BaselineIG(Map):
     baseline: Baseline = 0.0
 
     def __post_init__(self) -> None:
-        if not callable(self.ig):
-            raise InvalidInput(f"BaselineIG expects an attribution such as IG(of=logit), got {self.ig!r}")
+        check_callable("BaselineIG expects an attribution such as IG(of=logit)", self.ig)
         if not callable(self.baseline) and not isinstance(self.baseline, Tensor | Real):
             raise InvalidInput(
                 f"BaselineIG expects a number, a tensor or a function as baseline, such as 0.0 or blurred(3.0), got "

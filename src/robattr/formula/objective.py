@@ -16,7 +16,7 @@ from robattr.errors import InvalidInput, brief
 from robattr.formula.answers import check_answers
 from robattr.formula.ascent import PGD, Ascent, maximise
 from robattr.formula.change import Change
-from robattr.formula.checks import check_batch, check_model, check_number, check_part, check_whole
+from robattr.formula.checks import check_batch, check_callable, check_model, check_number, check_part, check_whole
 from robattr.formula.neighbourhoods import Everywhere, Neighbourhood, Rand, check_bounds
 from robattr.formula.network import Bound, Model, bind, per_example, second_order
 from robattr.formula.scalars import Scalar, cross_entropy
@@ -226,15 +226,10 @@ def averaged(rho: Robust, draws: int) -> Joint:
 
 def check_parts(weight: float | Tensor, within: Neighbourhood, by: Ascent, loss: Scalar, **changes: Change) -> None:
     for name, change in changes.items():
-        _check_change(name, change)
+        if not isinstance(change, Change):
+            raise InvalidInput(f"expected a change such as l1 @ IG() as `{name}`, got {brief(change)}")
     if not isinstance(weight, Tensor):
         check_number("expected a finite weight λ", weight)
     check_part(within, "within", Neighbourhood, example="LinfBall(0.3)")
     check_part(by, "by", Ascent, example="PGD(steps=40, step_size=0.01)")
-    if not callable(loss):
-        raise InvalidInput(f"expected a loss such as cross_entropy, got {brief(loss)}")
-
-
-def _check_change(name: str, change: object) -> None:
-    if not isinstance(change, Change):
-        raise InvalidInput(f"expected a change such as l1 @ IG() as `{name}`, got {brief(change)}")
+    check_callable("expected a loss such as cross_entropy", loss)

@@ -22,7 +22,7 @@ from robattr.errors import InvalidInput, brief
 from robattr.formula.algebra import Measure
 from robattr.formula.attribution import Attribution
 from robattr.formula.change import Change, Compared, Measured
-from robattr.formula.checks import check_number
+from robattr.formula.checks import check_callable, check_number
 from robattr.formula.network import per_example
 
 PAIR = "an attribution such as IG(), or a pair (attribution, reference) such as (Gradient(), frozen(Gradient()))"
@@ -47,8 +47,7 @@ class Size(Measure):
     name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if not callable(self.of):
-            raise InvalidInput(f"Size expects a function of a (B, n) array that returns (B,), got {brief(self.of)}")
+        check_callable("Size expects a function of a (B, n) array that returns (B,)", self.of)
 
     def __call__(self, a: Tensor) -> Tensor:
         return per_example(self.of(a.reshape(len(a), -1)), a, self)
