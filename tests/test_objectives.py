@@ -415,7 +415,7 @@ def test_the_fields_objectives_are_their_naive_forms(name: str) -> None:
     """Value, x* and ∂θ; and ∂θ against finite differences of the naive value."""
     rho, naive, climbs = FIELD[name]
     net, x, y = field_batch()
-    start = rho.within.start(x)
+    start = rho.start(x)
     out = rho(net, x, y, start=start)
     worst = [z.clone() for z in start]
     for i, label in enumerate(y.tolist()):
@@ -457,7 +457,7 @@ def test_the_fields_objectives_are_their_naive_forms(name: str) -> None:
 def test_the_fields_objectives_run_eagerly_and_traced(name: str) -> None:
     rho = FIELD[name][0]
     net, x, y = field_batch()
-    start = rho.within.start(x)
+    start = rho.start(x)
     expected = rho(net, x, y, start=start)
     gradients = torch.autograd.grad(expected.value.sum(), list(net.parameters()))
     eager, fast = Step(net), Step(net, compiled=True, backend=traced)
@@ -490,7 +490,7 @@ def test_the_default_maps_take_chunks(compiled: bool) -> None:
 def test_draws_are_averaged() -> None:
     net, x, y = field_batch()
     rho, one = objectives.lga(0.3, 0.2, FIELD_BALL, draws=3), objectives.lga(0.3, 0.2, FIELD_BALL)
-    starts = rho.within.start(x)
+    starts = rho.start(x)
     assert starts.shape == (3, *x.shape)
     each = [one(net, x, y, start=s).value for s in starts]
     torch.testing.assert_close(rho(net, x, y, start=starts).value, sum(each) / 3)

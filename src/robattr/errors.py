@@ -49,6 +49,11 @@ def brief(value: object, most: int = 120) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def shape_of(value: object) -> str:
+    """The shape of a tensor, or the type of anything else, for an error."""
+    return str(tuple(value.shape)) if hasattr(value, "shape") else type(value).__name__
+
+
 def nearest(name: str, options: Iterable[str]) -> str:
     """A closing phrase for an error about an unknown `name`: the nearest valid ones, else all of them."""
     known = sorted(set(options))

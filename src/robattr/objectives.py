@@ -2,8 +2,8 @@
 
     ρ(x, y; θ) = ℓ(x, y; θ) + λ · max_{x' ∈ N(x, ε)} s(IG_h^{ℓ_y}(x, x'; r))
 
-The second half are the field's: `trades`, `art`, `igr`, `aat`, `adv_aat`, `sarkar`, `ssr`, `lga`, `r2et`, `curvature`,
-`interval_bound`.
+The second half are methods of other papers: `trades`, `art`, `igr`, `aat`, `adv_aat`, `sarkar`, `ssr`, `lga`, `r2et`,
+`curvature`, `interval_bound`.
 ℓ(x*) is written ℓ(x) + (ℓ(x*) − ℓ(x)): the clean loss sees the network as it is, the rest sees it in eval mode. Maps
 are those of the logit unless a source says otherwise.
 
@@ -22,6 +22,7 @@ from robattr.formula.ascent import PGD, Ascent
 from robattr.formula.attribution import IG, Attribution
 from robattr.formula.bounds import check_box, shift_bound, spread_bound
 from robattr.formula.change import Change, clean, combine, frozen, soft_margin
+from robattr.formula.checks import check_number
 from robattr.formula.curvature import FiniteDifference, HessianVector, gauss_newton
 from robattr.formula.distances import Distance, cosine, kl, pearson, rank_margin
 from robattr.formula.distributional import Distributional
@@ -55,12 +56,12 @@ def spread(
 ) -> Change:
     """‖IG_h(x, x')‖₁ with m nodes."""
     if not callable(rule):
-        raise InvalidInput(f"expected a family of rules such as midpoint, which m makes a rule of, got {rule!r}")
+        raise InvalidInput(f"expected a family of rules such as midpoint, got {rule!r}: pass the function without m")
     return l1 @ IG(of=of, at=at, rule=rule(m), chunk=chunk)
 
 
 def natural(*, loss: Scalar = cross_entropy) -> Robust:
-    """ρ = ℓ(x): no change is punished."""
+    """ρ = ℓ(x), without a penalty."""
     return Robust(loss=loss)
 
 
@@ -113,8 +114,7 @@ def ig_sum_norm(
     loss: Scalar = cross_entropy,
 ) -> Robust:
     """λ = 1, s = sum + β‖·‖₁: ρ = max_{x'} { ℓ(x') + β‖IG(x, x')‖₁ } (section 4)."""
-    if not 0.0 <= beta < float("inf"):
-        raise InvalidInput(f"ig_sum_norm expects a finite β ≥ 0, got {beta!r}")
+    check_number("ig_sum_norm expects a finite β", beta)
     return Robust(
         change=shift(loss) + beta * spread(m, of=loss, at=at, rule=rule, chunk=chunk),
         attacked=shift(loss) + beta * spread(m_attack, of=loss, at=at, rule=rule, chunk=chunk),
@@ -166,8 +166,7 @@ def wasserstein(
     `shift()` as the change gives the prediction robustness of Sinha et al. (proposition 4), `spread(m)` the attribution
     form.
     """
-    if not 0.0 <= gamma < float("inf"):
-        raise InvalidInput(f"wasserstein expects a finite γ ≥ 0, got {gamma!r}")
+    check_number("wasserstein expects a finite γ", gamma)
     return Robust(change=change - gamma * cost, within=within or Everywhere(), by=by, weight=weight, loss=loss)
 
 
@@ -364,6 +363,5 @@ def interval_bound(
 
 
 def _weight(weight: float) -> float:
-    if not 0.0 <= weight < float("inf"):
-        raise InvalidInput(f"expected a finite weight λ ≥ 0, got {weight!r}")
+    check_number("expected a finite weight λ", weight)
     return weight

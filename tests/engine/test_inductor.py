@@ -49,7 +49,7 @@ def test_generated_code_is_the_formula(name: str) -> None:
     assert isinstance(rho, Robust | Joint)
     net = (plain_net if name == "interval-bound" else NETS["softplus"])().double()
     x, _, y = images()
-    start = rho.within.start(x)
+    start = rho.start(x)
     fast = Step(net, compiled=True)
     for _ in range(2):  # the first call compiles and compares; the second runs the generated code alone
         with inductor.patch(compile_threads=1):  # workers would each import torch

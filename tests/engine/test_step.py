@@ -209,7 +209,7 @@ def test_the_update_runs_the_network_once_at_x_and_once_at_the_worst_point() -> 
     step(rho, x, y, start=rho.within.start(x))
     plan = next(iter(step._plans.values()))
     parameters, buffers = ({n: t.detach() for n, t in each} for each in (net.named_parameters(), net.named_buffers()))
-    numbers = torch.ones(len(numbers_of(rho)), dtype=x.dtype)
+    numbers = [torch.ones(len(own), dtype=x.dtype) for own in numbers_of(rho)]
     graph, _, _ = trace(plan._update_gradient, (parameters, buffers, x, [x + 0.1], y, numbers))
     targets = [n.target for n in graph.graph.nodes]
     convolutions = sum(isinstance(m, nn.Conv2d) for m in net.modules())

@@ -128,7 +128,10 @@ class Noisy(nn.Module):
         (lambda net, x, y: (net, x, (net(x).argmax(dim=1) + 1) % 3, TOY), "none of the 12 examples"),
         (lambda net, x, y: (nn.Sequential(net, Noisy()), x, y, TOY), "two calls in eval mode return different logits"),
         (lambda net, x, y: (nn.Sequential(Whitened(), net), x, y, TOY), "with the other examples in its batch"),
-        (lambda net, x, y: (net, x.where(x > 0, torch.nan), y, TOY), "x holds NaN or infinite values in"),
+        (
+            lambda net, x, y: (net, x.where(x > 0, torch.nan), y, TOY),
+            "expected finite x, got NaN or infinite values in",
+        ),
     ],
 )
 def test_bad_input_is_refused(case, spoil, says: str) -> None:

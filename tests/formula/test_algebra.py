@@ -68,7 +68,7 @@ def test_distances_add_up_and_scale() -> None:
         (lambda: 2 * Gradient(), r"measured before it is added or scaled.* and 2"),
         (lambda: cosine + l1, r"`\+` of a distance expects another distance, such as cosine \+ 2 \* pearson, got l1"),
         (lambda: l1 - cosine, r"`-` of a size expects another size, such as l1 \+ 2 \* l2, got cosine"),
-        (lambda: cosine * cosine, r"`\*` of a distance expects a finite number, such as 2 \* cosine, got cosine"),
+        (lambda: cosine * cosine, r"`\*` of a distance expects a finite number, as in 2 \* distance, got cosine"),
         (lambda: l1 / 0, r"`/` of a size expects a finite number other than 0, as in size / 2, got 0"),
         (lambda: 2 * objectives.natural(), r"an objective is not scaled.*weight=2"),
         (lambda: Robust(l1, BALL, BY), r"expected a change such as l1 @ IG\(\) as `change`, got l1"),

@@ -110,7 +110,7 @@ def test_the_size_of_a_difference(batch: tuple[nn.Module, Tensor, Tensor, Tensor
         (lambda: l1 / 0, "other than 0"),
         (lambda: l1 @ FEW + 1, "another change, such as l1 @ IG"),
         (lambda: l1 @ FEW - l1, "another change"),
-        (lambda: (l1 @ FEW) * (l1 @ FEW), "a number, as in 0.1"),
+        (lambda: (l1 @ FEW) * (l1 @ FEW), "a finite number, as in 2 "),
         (lambda: (l1 @ FEW) * float("nan"), "finite"),
         (lambda: (l1 @ FEW) / 0, "other than 0"),
         (lambda: Size(3), "a function of a \\(B, n\\) array"),

@@ -270,8 +270,8 @@ def _view_in_place(x: Tensor) -> Tensor:
         (lambda x: F.leaky_relu(x, -0.5).flatten(1), r"slope in \[0, 1\], got -0.5"),
         (lambda x: F.pad(x, (1, 1), value=3.0).flatten(1), "padding with 0, got 3.0"),
         (_view_in_place, "relu in place into a constant or a view"),
-        (lambda x: x, r"\(B, classes\) that depend on the input, got shape \(3, 1, 8, 8\)"),
-        (lambda x: torch.ones(3, 2), r"that depend on the input, got shape \(3, 2\)"),
+        (lambda x: x, r"\(B, classes\) that depend on the input, got \(3, 1, 8, 8\)"),
+        (lambda x: torch.ones(3, 2), r"that depend on the input, got \(3, 2\)"),
     ],
 )  # fmt: skip
 def test_what_has_no_rule_is_refused(function: Callable[[Tensor], Tensor], reason: str) -> None:

@@ -470,7 +470,7 @@ def test_a_layer_of_a_plain_function_or_one_that_runs_twice() -> None:
         (lambda: PGD(3, "0.1"), "step size"),
         (lambda: objectives.madry(0.3, BY), "LinfBall"),
         (lambda: objectives.madry(NoBounds(), BY), "without bounds, direction"),
-        (lambda: IG(along=lambda x, x1, t: x + t * (x1 - x)), "without derivative"),
+        (lambda: IG(along=lambda x, x1, t: x + t * (x1 - x)), "a path with a derivative"),
         (lambda: objectives.madry(BALL, 40), "PGD"),
         (lambda: PGD(-1, 0.1), "steps"),
         (lambda: PGD(3, -0.1), "step size"),
@@ -528,7 +528,7 @@ def test_a_sum_has_one_clean_loss_and_every_penalty() -> None:
     a = objectives.trades(2.0, FREE, BY)
     b = objectives.aat(0.5, L1Ball(0.4, bounds=None), Best(BY))
     rho = sum([a, b])
-    starts = rho.within.start(x)
+    starts = rho.start(x)
     out, first, second = rho(net, x, y, start=starts), a(net, x, y, start=starts[0]), b(net, x, y, start=starts[1])
     torch.testing.assert_close(out.value, first.loss + 2.0 * first.penalty + 0.5 * second.penalty)
     torch.testing.assert_close(out.loss, cross_entropy(net, x, y))
@@ -541,7 +541,7 @@ def test_a_sum_has_one_clean_loss_and_every_penalty() -> None:
 def test_the_engine_runs_a_sum(compiled: bool) -> None:
     net, x, y = joint_batch()
     rho = objectives.trades(2.0, FREE, BY) + objectives.igr(0.5, LinfBall(0.1), BY)
-    starts = rho.within.start(x)
+    starts = rho.start(x)
     expected = rho(net, x, y, start=starts)
     gradients = torch.autograd.grad(expected.value.sum(), list(net.parameters()))
     step = Step(net, compiled=compiled, backend=traced)

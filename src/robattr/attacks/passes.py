@@ -129,7 +129,7 @@ def _twin_map(model: nn.Module, guide: AttributionMap, true: bool, relative: boo
 def _twin(net: Bound, model: nn.Module, beta: Tensor, *, relative: bool) -> Bound:
     """The softplus twin of a bound network, at a β that the compiler does not know."""
     module = Smooth(model, beta, relative=relative)
-    return Bound(module, module, net.parameters, net.buffers, affine_split(module))
+    return Bound(module, net.parameters, net.buffers, affine_split(module))
 
 
 def _segment(model: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:

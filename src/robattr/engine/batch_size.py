@@ -1,4 +1,4 @@
-"""How many examples a twice-differentiated net takes at once."""
+"""How many examples of a twice differentiated network fit in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CUDA_SHARE = 0.5  # of the card's whole memory, so that equal cards cut equal ba
 
 @dataclass
 class Division:
-    """By what `rows_that_fit` is divided, and the most rows that it found: 1 is not divided further."""
+    """The divisor of `rows_that_fit`, and the most rows that it found; 1 is not divided further."""
 
     by: int
     most: int = 1
@@ -30,7 +30,7 @@ _division: ContextVar[Division | None] = ContextVar("division", default=None)
 
 @contextmanager
 def divided(by: int) -> Iterator[Division]:
-    """Let `rows_that_fit` find so many times fewer rows, because memory ran out."""
+    """While open, `rows_that_fit` finds `by` times fewer rows, because memory ran out."""
     division = Division(by)
     token = _division.set(division)
     try:
@@ -40,7 +40,7 @@ def divided(by: int) -> Iterator[Division]:
 
 
 def rows_that_fit(model: nn.Module, x: Tensor, *, passes: int, least: int = 1) -> int:
-    """How many examples, each seen at `passes` points at once, fit in memory: alike on equal machines.
+    """How many examples fit in memory, each at `passes` points at once; the same on equal machines.
 
     A multiple of `least`, as long as memory has not run out (`divided`); then at least 1.
     """
@@ -55,10 +55,9 @@ def rows_that_fit(model: nn.Module, x: Tensor, *, passes: int, least: int = 1) -
 
 
 def bytes_per_row(model: nn.Module, x: Tensor) -> int:
-    """What a double reverse pass keeps of one example.
+    """The memory of one example in a double reverse pass.
 
-    Autograd tells what it keeps of one example's forward pass; parameters, shared by all examples, are not
-    counted.
+    It counts what autograd saves in a forward pass, without the parameters, which all examples share.
     """
     kept: dict[int, int] = {}
     shared = {p.untyped_storage().data_ptr() for p in model.parameters()}

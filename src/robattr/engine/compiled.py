@@ -1,8 +1,8 @@
 """Compile gradient functions, and fall back to eager, visibly, where that fails.
 
 A function of tensors is traced once, with every derivative inside it resolved into operators of torch (`make_fx`), for
-fixed shapes; the compiler gets that graph. So `torch.autograd.grad` of any order and autograd.Functions of the user's
-own compile, of which torch.compile differentiates neither twice.
+fixed shapes; the compiler gets that graph. So `torch.autograd.grad` of any order and a user's autograd.Functions
+compile; torch.compile differentiates neither twice.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Compiled:
         begun = time.perf_counter()
         expected = self._expected(*args)
         try:
-            with _Quiet():
+            with warnings.catch_warnings(action="ignore"):  # the compiler's advice (TF32, …) is not for the user
                 fast = compiled(self._fn, args, self._backend)
                 out = fast(*args)
             if expected is not None:
@@ -82,7 +82,7 @@ class Compiled:
 
     def _exact(self, *args: Any) -> Any:
         """The eager result in float32."""
-        kind = _leaves(args)[0].device.type
+        kind = pytree.tree_leaves(args)[0].device.type
         with _without_autocast(), precision("fp32", kind):
             return self._fn(*args)
 
@@ -98,11 +98,11 @@ def compiled(fn: Callable[..., Any], args: tuple[Any, ...], backend: Backend) ->
     """`fn` compiled for arguments of the shapes, dtypes and devices of `args`."""
     graph, constants, out_spec = trace(fn, args)
     with torch.no_grad(), _without_autocast():
-        run = backend(graph, [*_leaves(args), *constants])
+        run = backend(graph, [*pytree.tree_leaves(args), *constants])
 
     def call(*args: Any) -> Any:
         with torch.no_grad(), _without_autocast():  # the casts are in the graph
-            return pytree.tree_unflatten(list(run(*_leaves(args), *constants)), out_spec)
+            return pytree.tree_unflatten(list(run(*pytree.tree_leaves(args), *constants)), out_spec)
 
     return call
 
@@ -133,7 +133,7 @@ def trace(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[GraphModule, l
 
 
 def _lift_constants(module: GraphModule) -> list[Tensor]:
-    """Make the tensors that a graph holds inputs of it; returns them in order."""
+    """Make the tensors that a graph contains its inputs; returns them in order."""
     graph, lifted = module.graph, dict[str, Any]()
     held = [n for n in graph.nodes if n.op == "get_attr" and isinstance(getattr(module, n.target, None), Tensor)]
     last = [n for n in graph.nodes if n.op == "placeholder"][-1]
@@ -161,14 +161,6 @@ def traced(graph: GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
     return graph.forward
 
 
-class _Quiet(warnings.catch_warnings):
-    """While open, no warning is shown: the compiler's own advice (TF32, online softmax, …) is not for the user."""
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        warnings.simplefilter("ignore")
-
-
 def _without_autocast() -> ExitStack:
     stack = ExitStack()
     for kind in ("cpu", "cuda"):
@@ -177,12 +169,8 @@ def _without_autocast() -> ExitStack:
     return stack
 
 
-def _leaves(args: Any) -> list[Tensor]:
-    return pytree.tree_leaves(args)
-
-
 def train_mode_differs(model: nn.Module, x: Tensor) -> bool:
-    """Whether train mode, as far as it is on, changes the outputs or the buffers; then only eager steps are right."""
+    """Whether parts in train mode change the outputs or the buffers; then only eager steps are right."""
     if not any(part.training for part in model.modules()):
         return False
     if any(p.training and isinstance(p, nn.modules.batchnorm._BatchNorm) for p in model.modules()):
@@ -206,14 +194,15 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def check_close(out: Any, expected: Any, others: Callable[[], tuple[Any, Any]]) -> None:
-    """Refuse a compiled result that is less accurate than the eager one; NaN must meet NaN.
+    """Refuse a compiled result that is less accurate than the eager one, or has NaN in other places.
 
     A gradient of ‖IG‖₁ changes by far more than its rounding, because signs of IG and sides of ReLUs flip: in reduced
     precision, and in float32 behind dozens of layers. `others` are two eager results that rounding sets apart from the
     `expected` one: in float32, and at arguments that are rounded otherwise. The compiled result may be at most twice as
     far from the first as `expected` is from either.
     """
-    if any(bool((a.isnan() != b.isnan()).any()) for a, b in zip(_leaves(out), _leaves(expected), strict=True)):
+    pairs = zip(pytree.tree_leaves(out), pytree.tree_leaves(expected), strict=True)
+    if any(bool((a.isnan() != b.isnan()).any()) for a, b in pairs):
         raise WrongWhenCompiled("NaN where the eager result has none, or the other way round")
     if _distance(out, expected) <= ALLOWED:
         return
@@ -224,7 +213,7 @@ def check_close(out: Any, expected: Any, others: Callable[[], tuple[Any, Any]]) 
 
 
 def _rounded(args: Any) -> Any:
-    """The arguments, those in floating point off by ROUNDING."""
+    """The arguments, with relative errors up to ROUNDING in floating-point tensors."""
     draws = torch.Generator().manual_seed(0)
 
     def off(t: Any) -> Any:
@@ -238,7 +227,7 @@ def _rounded(args: Any) -> Any:
 def _distance(a: Any, b: Any) -> float:
     """‖a − b‖₂ / ‖b‖₂ over all floating-point tensors, NaN as 0."""
     apart = size = 0.0
-    for u, v in zip(_leaves(a), _leaves(b), strict=True):
+    for u, v in zip(pytree.tree_leaves(a), pytree.tree_leaves(b), strict=True):
         if v.is_floating_point():
             u, v = (t.detach().double().nan_to_num(0.0) for t in (u, v))
             apart, size = apart + float((u - v).square().sum()), size + float(v.square().sum())

@@ -1,4 +1,4 @@
-"""Work on a batch in as many parts as the memory of the device asks for."""
+"""Run a batch in as many parts as the memory of the device needs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from robattr.engine.batch_size import divided
+from robattr.formula.neighbourhoods import Rand
 
 T = TypeVar("T")
 
@@ -43,14 +44,7 @@ class Parts:
 
     def whole(self, work: Callable[[], T]) -> T:
         """Call work(), which asks `rows_that_fit`; where memory runs out, again with half as many rows."""
-        while True:
-            try:
-                with divided(self.count) as division:
-                    return work()
-            except torch.OutOfMemoryError:
-                if division.most == 1:
-                    raise
-            self._double()  # behind the except, whose frames hold what the failed attempt had made
+        return self(lambda _: work(), 1)[0]
 
     def _double(self) -> None:
         self.count *= 2
@@ -60,11 +54,11 @@ class Parts:
             torch.cuda.empty_cache()
 
 
-def same_draws(rand: Callable[[Tensor], Tensor], size: int) -> Callable[[slice], Callable[[Tensor], Tensor]]:
+def same_draws(rand: Rand, size: int) -> Callable[[slice], Rand]:
     """Random numbers of a part, cut from draws for the whole batch of `size`: they do not depend on the parts."""
     drawn: list[Tensor] = []
 
-    def of(part: slice) -> Callable[[Tensor], Tensor]:
+    def of(part: slice) -> Rand:
         calls = 0
 
         def draw(like: Tensor) -> Tensor:

@@ -18,12 +18,6 @@ from robattr.formula.answers import in_use as in_use
 
 Precision = Literal["fp32", "tf32", "bf16"]
 
-ALLOWED = {"fp32": 1e-3, "tf32": 0.05, "bf16": 0.25}
-"""How far, ‖a − b‖₂ / ‖b‖₂, rounding may set two computations of a gradient of ‖IG‖₁ or of a map apart.
-
-Why so wide in reduced precision: the gradient carries sign(IG_i) and, behind it, the active side of every ReLU. Where
-rounding flips a share p of them, the relative error is about 2√p, far above the rounding itself."""
-
 
 def layout(arithmetic: str, x: Tensor) -> torch.memory_format:
     """How images like x (B, C, H, W) and the kernels lie in memory where products in that precision run fastest.
@@ -59,7 +53,7 @@ def precision(name: str, device: str = "cuda") -> Iterator[None]:
 
 @contextmanager
 def deterministic(wanted: bool = True) -> Iterator[None]:
-    """While open, torch uses deterministic algorithms: an fp32 run repeats bit for bit on one machine and versions."""
+    """While open, torch uses deterministic algorithms: an fp32 run repeats bit for bit with equal versions."""
     if not wanted:
         yield
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,10 +20,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from robattr.engine.seeds import generator
 from robattr.errors import InvalidInput
+from robattr.formula.neighbourhoods import Rand as Rand
 
 STARTS, LAYERS = 3, 4  # streams of the run's seed, after those of the batches; one of LAYERS per process
-
-Rand = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class World:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the process that writes files and speaks to the terminal."""
+        """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
     def share(self, batch: int) -> slice:
@@ -60,7 +59,7 @@ class World:
         return draw
 
     def seed_layers(self, *, seed: int, step: int) -> None:
-        """Make what layers draw for themselves (dropout) a function of (seed, step, rank), as all else is."""
+        """Seed the random numbers of layers (dropout) by (seed, step, rank)."""
         torch.manual_seed(generator(seed, LAYERS + self.rank, step).initial_seed())
 
     def total(self, values: Tensor) -> Tensor:
@@ -76,17 +75,11 @@ class World:
 
     def from_leader(self, content: bytes | None) -> bytes:
         """The leader's `content`, on every process: only the leader needs to reach the run directory."""
-        if self.size == 1:
-            assert content is not None
-            return content
-        length = torch.tensor([len(content or b"")], device=self.device)
-        dist.broadcast(length, src=0)
-        if content is not None and self.leads:
-            buffer = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(self.device)
-        else:
-            buffer = torch.empty(int(length), dtype=torch.uint8, device=self.device)
-        dist.broadcast(buffer, src=0)
-        return buffer.cpu().numpy().tobytes()
+        held = [content]
+        if self.size > 1:
+            dist.broadcast_object_list(held, src=0, device=self.device)
+        assert held[0] is not None
+        return held[0]
 
 
 @contextmanager

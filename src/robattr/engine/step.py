@@ -1,7 +1,7 @@
 """One step of training as a function that returns gradients: eager, compiled, or replayed as one CUDA graph.
 
-The mathematics is the objective's: its functions `clean`, `climbed` and `penalty` are what runs, in every case. λ, β,
-γ, ε and the step size enter the compiled functions as tensors, in the same objects, so that ramps do not compile again:
+Each of these calls the objective's functions `clean`, `climbed` and `penalty`. λ, β, γ, ε and the step size enter the
+compiled functions as tensors, so that ramps do not compile again:
 
     attack    z ↦ the next point of PGD in a ball, whose step follows ∇_z Σ climbed(x, z)
     climb     z ↦ (∇_z Σ climbed(x, z), climbed(x, z)) for every other adversary or neighbourhood, which run as they are
@@ -11,7 +11,7 @@ The mathematics is the objective's: its functions `clean`, `climbed` and `penalt
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,10 +20,9 @@ from torch import Tensor, nn
 
 from robattr.engine.compiled import Backend, Compiled, train_mode_differs
 from robattr.engine.cuda_graph import Graphed
-from robattr.engine.numbers import form, numbers_of, renumbered, split_numbers, stepwise, terms_of, with_numbers
+from robattr.engine.numbers import form, numbers_of, stepwise, with_numbers, without_numbers
 from robattr.engine.parts import Parts, same_draws
 from robattr.engine.precision import precision
-from robattr.formula.answers import check_call
 from robattr.formula.ascent import PGD, grad_and_value, last_iterate
 from robattr.formula.attribution import IG
 from robattr.formula.checks import check_model
@@ -47,8 +46,8 @@ class Step:
     arithmetic  fp32, tf32 or bf16 for convolutions and matrix products
     backend     what compiles the traced functions (`robattr.engine.compiled.inductor`)
 
-    PGD in a ball is compiled and replayed as a whole. Of any other adversary or neighbourhood, the gradient that it
-    climbs is. Where neither applies (a part in train mode that changes outputs or buffers, chunked nodes, an objective
+    PGD in a ball is compiled and replayed as a whole; for any other adversary or neighbourhood, the gradient that it
+    climbs. Where neither applies (a part in train mode that changes outputs or buffers, chunked nodes, an objective
     without a hash) or compilation fails, the plain formula runs; results agree. `notes` says why, `seconds` how long
     compiling took. Where the memory of the device is too small, a batch runs in parts, with the same results.
     """
@@ -76,11 +75,10 @@ class Step:
         self, rho: Robust | Joint, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
     ) -> Rho:
         if not self._checked:  # once: a check waits for the device
-            differentiated = bool(rho.change.terms)
-            check_call(self.model, x, y, bounds=rho.within.bounds, loss=rho.loss, differentiated=differentiated)
+            rho.check(self.model, x, y)
             self._checked = True
         if start is None and rho.change.terms:
-            start = rho.within.start(x, rand)
+            start = rho.start(x, rand)
         draws, parameters = same_draws(rand, len(x)), list(self.model.parameters())
         held = [p.grad for p in parameters]
 
@@ -117,7 +115,7 @@ class Step:
     def _run(self, rho: Robust | Joint, x: Tensor, y: Tensor, start: Tensor | None, rand: Rand) -> Rho:
         if not (self.compiled or (self.graph and x.is_cuda)):
             return self._eager(rho, x, y, start, rand)
-        key = (with_numbers(rho, None), x.shape, x.dtype, x.device, y.shape, y.dtype)
+        key = (without_numbers(rho), x.shape, x.dtype, x.device, y.shape, y.dtype)
         if why := self._unfit(rho, x, key):
             if why not in self.notes:
                 self.notes.append(why)
@@ -173,14 +171,15 @@ class _Plan:
             return Graphed(function) if step.graph else function
 
         search = self._attack_step if self._stepwise else self._climb
-        terms = terms_of(with_numbers(rho, None))
+        terms = without_numbers(rho).terms
         made = {term: compiled(partial(search, term), "attack step") for term in dict.fromkeys(terms)}
         self._searches = [made[term] for term in terms]
         self._update = compiled(self._update_gradient, "gradient step")
         self._run = graphed(self._attack_and_update)
         self._climbs = [graphed(partial(self._with_weights, search)) for search in self._searches]
         self._end = graphed(partial(self._with_weights, self._update))
-        self._numbers: tuple[list[float], Tensor] | None = None  # on the device until a ramp changes them
+        self._found: list[list[float]] = []
+        self._numbers: list[Tensor] = []  # those on the device, until a ramp changes them
 
     @property
     def seconds(self) -> float:
@@ -188,19 +187,19 @@ class _Plan:
 
     def __call__(self, rho: Robust | Joint, x: Tensor, y: Tensor, start: Tensor | None, rand: Rand) -> Rho:
         found = numbers_of(rho)
-        if self._numbers is None or found != self._numbers[0]:
-            self._numbers = found, torch.tensor(found, dtype=x.dtype, device=x.device)
-        numbers, terms = self._numbers[1], terms_of(rho)
-        starts = [None] * len(terms) if start is None else list(start) if isinstance(rho, Joint) else [start]
+        if found != self._found:
+            self._found, self._numbers = found, [torch.tensor(n, dtype=x.dtype, device=x.device) for n in found]
+        numbers = self._numbers
+        starts = [x] * len(rho.terms) if start is None else list(start) if isinstance(rho, Joint) else [start]
         with second_order(self.model), precision(self.arithmetic, x.device.type), torch.no_grad():
-            z = [
-                term.within.project(s, x) if s is not None and term.change.terms else x
-                for term, s in zip(terms, starts, strict=True)
-            ]
+            z = [t.within.project(s, x) if t.change.terms else x for t, s in zip(rho.terms, starts, strict=True)]
             if self._stepwise:
                 gradients, loss, penalty, worst = self._run(x, y, z, numbers)
             else:
-                z = [self._searched(j, x, y, z[j], numbers, rho=term, rand=rand) for j, term in enumerate(terms)]
+                for j, term in enumerate(rho.terms):
+                    if term.change.terms:
+                        climb = partial(self._gradient_of_term, j, x, y, numbers[j])
+                        z[j] = last_iterate(term.by, climb, x, term.within, start=z[j], rand=rand)
                 gradients, loss, penalty = self._end(x, z, y, numbers)
                 worst = z[0]
         for name, p in self.model.named_parameters():
@@ -211,58 +210,51 @@ class _Plan:
                 p.grad.add_(gradients[name])
         return Rho(loss.clone(), penalty.clone(), worst.clone(), rho.weight)
 
-    def _attack_and_update(self, x: Tensor, y: Tensor, z: list[Tensor], numbers: Tensor) -> tuple[Any, ...]:
+    def _attack_and_update(self, x: Tensor, y: Tensor, z: list[Tensor], numbers: list[Tensor]) -> tuple[Any, ...]:
         """Gradients, loss, penalty and x* of the first term, of adversaries that go step by step."""
         worst = []
-        for term, search, at, own in zip(
-            terms_of(self.rho), self._searches, z, split_numbers(self.rho, numbers), strict=True
-        ):
+        for term, search, at, own in zip(self.rho.terms, self._searches, z, numbers, strict=True):
             assert isinstance(term.by, PGD)
             for _ in range(term.by.steps if term.change.terms else 0):
                 at = self._with_weights(search, x, at, y, own)
             worst.append(at)
         return *self._with_weights(self._update, x, worst, y, numbers), worst[0]
 
-    def _searched(self, j: int, x: Tensor, y: Tensor, z: Tensor, numbers: Tensor, *, rho: Robust, rand: Rand) -> Tensor:
-        """x* of term j, whose adversary runs as it is."""
-        if not rho.change.terms:
-            return z
-        own = split_numbers(self.rho, numbers)[j]
-
-        def climb(v: Tensor) -> tuple[Tensor, Tensor]:
-            gradient, value = self._climbs[j](x, v, y, own)
-            return gradient.clone(), value.clone()  # not the graph's own memory, which the next call changes
-
-        return last_iterate(rho.by, climb, x, rho.within, start=z, rand=rand)
+    def _gradient_of_term(self, j: int, x: Tensor, y: Tensor, numbers: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """∇ and value of what adversary j climbs, copied from the memory of the graph, which the next call changes."""
+        gradient, value = self._climbs[j](x, z, y, numbers)
+        return gradient.clone(), value.clone()
 
     def _with_weights(self, function: Callable[..., Any], *args: Any) -> Any:
-        """A function of parameters and buffers, at those of the model."""
+        """Call a function of (parameters, buffers, …) with those of the model."""
         parameters = {name: p.detach() for name, p in self.model.named_parameters()}
         return function(parameters, dict(self.model.named_buffers()), *args)
 
     def _climb(
         self, term: Robust, parameters: Named, buffers: Named, x: Tensor, z: Tensor, y: Tensor, numbers: Tensor
     ) -> tuple[Tensor, Tensor]:
-        net, rho = self._bound.with_parameters(parameters, buffers), renumbered(term, iter(numbers.unbind()))
+        net, rho = self._bound.with_parameters(parameters, buffers), with_numbers(term, numbers)
         return grad_and_value(lambda v: rho.climbed(net, x, v, y))(z)
 
     def _attack_step(
         self, term: Robust, parameters: Named, buffers: Named, x: Tensor, z: Tensor, y: Tensor, numbers: Tensor
     ) -> Tensor:
-        rho, climb = renumbered(term, iter(numbers.unbind())), partial(self._climb, term, parameters, buffers, x)
+        rho, climb = with_numbers(term, numbers), partial(self._climb, term, parameters, buffers, x)
         return next(iter(rho.by.iterates(lambda v: climb(v, y, numbers), x, rho.within, start=z)))
 
     def _update_gradient(
-        self, parameters: Named, buffers: Named, x: Tensor, z: list[Tensor], y: Tensor, numbers: Tensor
+        self, parameters: Named, buffers: Named, x: Tensor, z: list[Tensor], y: Tensor, numbers: list[Tensor]
     ) -> tuple[Named, Tensor, Tensor]:
         wanted = [name for name, p in self.model.named_parameters() if p.requires_grad]
         with torch.enable_grad():
             free = {name: parameters[name].detach().requires_grad_() for name in wanted}
-            net = _OnceAt(x, self._bound.with_parameters({**parameters, **free}, buffers))
-            rho = with_numbers(self.rho, numbers)
-            loss = rho.clean(net, x, y)
-            penalty = rho.penalty(net, x, z, y) if isinstance(rho, Joint) else rho.penalty(net, x, z[0], y)
-            out = Rho(loss, penalty, z[0], rho.weight)
+            net = _OnceAt(self.model, {**parameters, **free}, buffers, self._bound.affine_split, x=x)
+            terms = tuple(map(with_numbers, self.rho.terms, numbers))
+            loss = terms[0].clean(net, x, y)
+            if isinstance(self.rho, Joint):
+                out = Rho(loss, Joint(terms).penalty(net, x, z, y), z[0])
+            else:
+                out = Rho(loss, terms[0].penalty(net, x, z[0], y), z[0], terms[0].weight)
             gradients = torch.autograd.grad(out.value.sum(), list(free.values()), materialize_grads=True)
         return dict(zip(wanted, gradients, strict=True)), out.loss.detach(), out.penalty.detach()
 
@@ -276,17 +268,16 @@ def _chunked(part: object) -> bool:
     return is_dataclass(part) and any(_chunked(getattr(part, each.name)) for each in fields(part))
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class _OnceAt(Bound):
     """A bound network that runs once at x: ℓ(x) is the clean loss and part of ℓ(x') − ℓ(x)."""
 
-    def __init__(self, x: Tensor, net: Bound) -> None:
-        super().__init__(net.call, net.module, net.parameters, net.buffers, net.affine_split)
-        self._x = x
-        self._logits: Tensor | None = None
+    x: Tensor
+    logits: Tensor | None = field(default=None, init=False)
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x is not self._x:
+        if x is not self.x:
             return super().__call__(x)
-        if self._logits is None:
-            self._logits = super().__call__(x)
-        return self._logits
+        if self.logits is None:
+            self.logits = super().__call__(x)
+        return self.logits

@@ -1,7 +1,7 @@
-"""What a model answers: outputs that are finite, repeat, do not depend on the batch and are logits.
+"""Checks of a model's outputs: finite, repeatable, independent of the batch, logits.
 
-One list for everyone: `doctor`, `evaluate` and `audit` run it on their examples (`robattr.evaluation.checks` adds what
-needs labels and a protocol), and every objective runs it once for each model (`check_call`).
+`doctor`, `evaluate` and `audit` run them on their examples (`robattr.evaluation.checks` adds those that need labels and
+a protocol). Every objective runs them once per model (`check_answers`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from robattr.errors import InvalidInput, RobattrError, UnsupportedModel
-from robattr.formula.checks import check_batch, check_model
-from robattr.formula.neighbourhoods import Bounds, check_bounds
 from robattr.formula.network import Model, bind, gradient, second_order
-from robattr.formula.scalars import Scalar, cross_entropy
 
 Level = Literal["ok", "warn", "fail"]
 
@@ -79,14 +76,14 @@ def forward(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def in_use(device: torch.device) -> Literal["fp32", "tf32", "bf16"]:
-    """The precision that torch's settings give products on a device."""
+    """The precision of products on that device, by torch's current settings."""
     if torch.is_autocast_enabled(device.type):
         return "bf16"
     return "tf32" if device.type == "cuda" and torch.backends.cudnn.allow_tf32 else "fp32"
 
 
 def input_unchanged(p: ModelProbe) -> Finding:
-    """Whether forward() leaves its input as it was: the attacks use it again."""
+    """Whether forward() leaves its input unchanged: the attacks use it again."""
     x = p.x[:1].clone()
     with second_order(p.model), torch.no_grad():
         p.model(x)
@@ -175,18 +172,8 @@ def skip_model_checks(model: nn.Module) -> None:
     _examined[model] = {*ANSWERS, "logits", "gradient"}
 
 
-def check_call(
-    model: Model, x: Tensor, y: Tensor, *others: Tensor, bounds: Bounds | None, loss: Scalar, differentiated: bool
-) -> None:
-    """What an objective asks of its arguments: the form of all of them at each call, the model's answers once."""
-    check_model(model)
-    check_batch(model, x, y, *others)
-    check_bounds(x, bounds)
-    check_answers(model, x, logits=loss is cross_entropy, differentiated=differentiated)
-
-
 def check_answers(model: Model, x: Tensor, *, logits: bool = True, differentiated: bool = False) -> None:
-    """Refuse a module whose answers at a few examples of x make an objective meaningless; once per module.
+    """Refuse a module whose outputs at a few examples of x make an objective meaningless; once per module.
 
     torch's random generators keep their state.
     """
@@ -208,7 +195,7 @@ def check_answers(model: Model, x: Tensor, *, logits: bool = True, differentiate
 
 
 def run(name: str, check: Callable[[ModelProbe], Finding | None], p: ModelProbe) -> Iterator[Check]:
-    """The result of one check; what it raises is a failure, because a model of the user's may raise anything."""
+    """The result of one check; an exception is a failure, because a user's model may raise anything."""
     try:
         if (result := check(p)) is not None:
             yield Check(name, *result)
@@ -238,7 +225,7 @@ def _batch_gap_in_float64(p: ModelProbe) -> float:
     try:
         with torch.autocast(p.x.device.type, enabled=False):
             return _batch_gap(deepcopy(p.model).double(), p.x[:FEW].double())
-    except Exception:  # a model of the user's may raise anything
+    except Exception:  # a user's model may raise anything
         return inf
 
 
@@ -251,5 +238,5 @@ def _unit_roundoff(x: Tensor) -> float:
 
 
 def reason(cause: Exception) -> str:
-    """The first line of what was raised."""
+    """The first line of an exception's message."""
     return (str(cause).strip() or type(cause).__name__).splitlines()[0]

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from numbers import Integral, Real
 from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
-from robattr.errors import InvalidInput, brief
-from robattr.formula.neighbourhoods import Neighbourhood, Rand
-from robattr.formula.network import differentiated, no_gradient, per_example
+from robattr.errors import InvalidInput, brief, shape_of
+from robattr.formula.checks import check_number, check_whole
+from robattr.formula.neighbourhoods import Neighbourhood, Rand, like
+from robattr.formula.network import gradient_and_value
 
 Value: TypeAlias = Callable[[Tensor], Tensor]
 """J: z (B, ...) ↦ (B,), what the adversary maximises, each example on its own."""
@@ -29,22 +29,15 @@ GradAndValue: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def grad_and_value(value: Value, *, allow_zero: bool = False) -> GradAndValue:
-    """z ↦ (∇J(z), J(z)) of a value that treats each example on its own.
+    """z ↦ (∇J(z), J(z)) of a value that treats each example on its own, without a graph.
 
     Where J does not depend on z the gradient is refused, or zero with `allow_zero`: the attribution maps of a piecewise
     linear network are locally constant, its loss is not.
     """
 
     def found(z: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad(), differentiated(once=True):  # what value() itself differentiates says so
-            v = z.detach().requires_grad_()
-            each = per_example(value(v), z)
-            if not each.requires_grad:
-                if not allow_zero:
-                    raise no_gradient()
-                return torch.zeros_like(z), each
-            (gradient,) = torch.autograd.grad(each.sum(), v, materialize_grads=True)
-        return gradient, each.detach()
+        with torch.no_grad():
+            return gradient_and_value(value, z.detach(), allow_zero=allow_zero)
 
     return found
 
@@ -87,10 +80,9 @@ def last_iterate(
 
 def _point(z: object, x: Tensor, source: object) -> Tensor:
     if not isinstance(z, Tensor) or z.shape != x.shape:
-        got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
         raise InvalidInput(
-            f"expected points of the shape of x, {tuple(x.shape)}, from {brief(source)}, got {got}: start, project and "
-            "iterates keep that shape"
+            f"expected points of the shape of x, {tuple(x.shape)}, from {brief(source)}, got {shape_of(z)}: return "
+            "that shape from start, project and iterates"
         )
     return z
 
@@ -103,12 +95,9 @@ class PGD:
     step_size: float
 
     def __post_init__(self) -> None:
-        if isinstance(self.steps, bool) or not isinstance(self.steps, Integral) or self.steps < 0:
-            raise InvalidInput(f"PGD expects a whole number of steps ≥ 0, got {self.steps!r}")
-        if isinstance(self.step_size, Tensor):  # from the engine: a ramp changes it without compiling again
-            return
-        if not isinstance(self.step_size, Real) or not 0.0 <= self.step_size < float("inf"):
-            raise InvalidInput(f"PGD expects a step size ≥ 0, got {self.step_size!r}")
+        check_whole("PGD expects a whole number of steps", self.steps, least=0)
+        if not isinstance(self.step_size, Tensor):  # from the engine: a ramp changes it without compiling again
+            check_number("PGD expects a finite step size", self.step_size)
 
     def iterates(
         self, grad: GradAndValue, x: Tensor, within: Neighbourhood, *, start: Tensor, rand: Rand = torch.rand_like
@@ -161,7 +150,7 @@ class RandomSearch:
             trial = within.project(trial, x)
             value = grad(trial)[1]
             better = value > highest
-            best = torch.where(better.view(-1, *(1,) * (x.dim() - 1)), trial, best)
+            best = torch.where(like(better, x), trial, best)
             highest = torch.where(better, value, highest)
             yield trial
 
@@ -196,9 +185,6 @@ class APGD:
     def iterates(
         self, grad: GradAndValue, x: Tensor, within: Neighbourhood, *, start: Tensor, rand: Rand = torch.rand_like
     ) -> Iterator[Tensor]:
-        def each(flags: Tensor) -> Tensor:
-            return flags.view(-1, *(1,) * (x.dim() - 1))
-
         z = before = best_z = start
         step = x.new_full((len(x),), self.step_size)
         best = last = at_check = torch.full_like(step, -torch.inf)
@@ -210,15 +196,15 @@ class APGD:
             better = value > best
             rises, since = rises + (value > last), since + 1
             best, last = torch.where(better, value, best), value
-            best_z = torch.where(each(better), z, best_z)
-            best_gradient = torch.where(each(better), gradient, best_gradient)
+            best_z = torch.where(like(better, x), z, best_z)
+            best_gradient = torch.where(like(better, x), gradient, best_gradient)
             if t in checkpoints:
                 stuck = (rises < 0.75 * since) | (~halved & (at_check >= best))
                 step = torch.where(stuck, step / 2, step)
-                z, before = (torch.where(each(stuck), best_z, p) for p in (z, before))
-                gradient = torch.where(each(stuck), best_gradient, gradient)
+                z, before = (torch.where(like(stuck, x), best_z, p) for p in (z, before))
+                gradient = torch.where(like(stuck, x), best_gradient, gradient)
                 halved, at_check, rises, since = stuck, best, torch.zeros_like(rises), 0
-            u = within.project(z + each(step) * within.direction(gradient), x)
+            u = within.project(z + like(step, x) * within.direction(gradient), x)
             z, before = within.project(z + 0.75 * (u - z) + 0.25 * (z - before), x) if t else u, z
             yield z
 
@@ -246,26 +232,26 @@ class Best:
     def __post_init__(self) -> None:
         if not hasattr(self.ascent, "iterates"):
             raise InvalidInput(f"Best expects an ascent such as PGD(steps=7, step_size=0.1), got {self.ascent!r}")
-        if isinstance(self.restarts, bool) or not isinstance(self.restarts, Integral) or self.restarts < 1:
-            raise InvalidInput(f"Best expects a whole number of restarts ≥ 1, got {self.restarts!r}")
+        check_whole("Best expects a whole number of restarts", self.restarts, least=1)
 
     def iterates(
         self, grad: GradAndValue, x: Tensor, within: Neighbourhood, *, start: Tensor, rand: Rand = torch.rand_like
     ) -> Iterator[Tensor]:
         best_z, best = start, torch.full_like(x.flatten(1)[:, 0], -torch.inf)
+        last: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
+
+        def once(z: Tensor) -> tuple[Tensor, Tensor]:
+            """∇J and J, not computed again for the point that was asked for last."""
+            nonlocal last
+            if last is None or last[0] is not z:
+                last = z, grad(z)
+            return last[1]
+
         for run in range(self.restarts):
             first = start if run == 0 else within.start(x, rand)
-            last: list[tuple[Tensor, tuple[Tensor, Tensor]]] = []
-
-            def once(z: Tensor, last: list[tuple[Tensor, tuple[Tensor, Tensor]]] = last) -> tuple[Tensor, Tensor]:
-                """∇J and J, not computed again for the point that was asked for last."""
-                if not last or last[0][0] is not z:
-                    last[:] = [(z, grad(z))]
-                return last[0][1]
-
             for z in chain([first], self.ascent.iterates(once, x, within, start=first, rand=rand)):
                 value = once(z)[1]
                 better = value > best
                 best = torch.where(better, value, best)
-                best_z = torch.where(better.view(-1, *(1,) * (x.dim() - 1)), z, best_z)
+                best_z = torch.where(like(better, x), z, best_z)
                 yield best_z

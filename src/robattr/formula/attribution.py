@@ -12,19 +12,21 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from robattr.errors import InvalidInput, brief
 from robattr.formula.algebra import Operand
-from robattr.formula.checks import check_batch, check_model
+from robattr.formula.checks import check_whole, checked
 from robattr.formula.layers import AtOutput, Layer, at_input
-from robattr.formula.network import Bound, Model, bind, gradient_and_value, per_example, second_order, vjp
+from robattr.formula.network import Bound, Model, gradient_and_value, per_example, second_order, vjp
 from robattr.formula.paths import Path, straight
 from robattr.formula.quadrature import Rule, midpoint
 from robattr.formula.scalars import OF_THE_OUTPUT, Scalar, cross_entropy
+
+Floats: TypeAlias = tuple[float, ...]
 
 
 class Attribution(Protocol):
@@ -61,92 +63,82 @@ class IG(Operand):
     chunk: int | None = None
 
     def __post_init__(self) -> None:
-        for name, part, needs, such in (
-            ("of", self.of, "__call__", "cross_entropy or logit"),
-            ("at", self.at, "integrand", "at_input or at_layer('conv1')"),
-            ("along", self.along, "derivative", "straight or polyline(...)"),
+        for name, part, fits, such in (
+            ("of", self.of, callable(self.of), "a scalar such as logit"),
+            ("at", self.at, isinstance(self.at, Layer), "at_input, at_output or at_layer('conv1')"),
+            ("along", self.along, hasattr(self.along, "derivative"), "a path with a derivative, such as straight,"),
+            ("rule", self.rule, isinstance(self.rule, Rule), "a rule such as midpoint(10)"),
         ):
-            if not hasattr(part, needs):
-                raise InvalidInput(f"IG expects {such} as `{name}`, got {brief(part)} without {needs}")
-        if not isinstance(self.rule, Rule):
-            raise InvalidInput(f"IG expects a rule such as midpoint(10), got {brief(self.rule)}")
-        whole = isinstance(self.chunk, int) and not isinstance(self.chunk, bool)
-        if self.chunk is not None and not (whole and self.chunk >= 1):
-            raise InvalidInput(f"IG expects chunk ≥ 1 nodes, or None for all at once, got {self.chunk!r}")
+            if not fits:
+                raise InvalidInput(f"IG expects {such} as `{name}`, got {brief(part)}")
+        if self.chunk is not None:
+            check_whole("IG expects None, or a whole number of nodes as chunk", self.chunk, least=1)
 
     def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
         """The attribution (B, *h), differentiable in θ, x and x'."""
-        if isinstance(model, Bound):
-            return self._integral(model, x, x1, y)
-        check_model(model)
-        check_batch(model, x, y, x1)
-        with second_order(model):
-            return self._integral(bind(model), x, x1, y)
+        with checked(model, x, x1, y) as net:
+            return self._integral(net, x, x1, y)
 
     def _integral(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
         if isinstance(self.at, AtOutput):
             at_x1, at_x = (per_example(self.of(net, z, y), z, self.of) for z in (x1, x))
             return at_x1 - at_x
-        pairs = list(zip(self.rule.nodes, self.rule.weights, strict=True))
-        size = self.chunk or len(pairs)
-        chunks = [pairs[i : i + size] for i in range(0, len(pairs), size)]
+        size = self.chunk or len(self.rule)
+        chunks = [slice(i, i + size) for i in range(0, len(self.rule), size)]
         if len(chunks) == 1 or net.module is None:
             return _sum(self._partial(net, x, x1, y, chunk) for chunk in chunks)
 
-        names = list(net.parameters)
-
-        def part(chunk: list[tuple[float, float]]) -> Callable[..., Tensor]:
+        def part(chunk: slice) -> Callable[..., Tensor]:
             def of_tensors(a: Tensor, b: Tensor, *parameters: Tensor) -> Tensor:
-                bound = net.with_parameters(dict(zip(names, parameters, strict=True)))
+                bound = net.with_parameters(dict(zip(net.parameters, parameters, strict=True)))
                 return self._partial(bound, a, b, y, chunk)
 
             return of_tensors
 
-        parts = [part(chunk) for chunk in chunks]
-        out: Tensor = _Recomputed.apply((parts, net), x, x1, *net.parameters.values())  # type: ignore[no-untyped-call]
-        return out
+        return recomputed([part(chunk) for chunk in chunks], x, x1, *net.parameters.values(), net=net)
 
-    def _partial(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, chunk: list[tuple[float, float]]) -> Tensor:
+    def _partial(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, chunk: slice) -> Tensor:
         """Σ over the chunk's nodes of w_k · integrand(r(t_k)), all nodes as one batch."""
+        assert not isinstance(self.at, AtOutput)
+        times, weights = self.rule.nodes[chunk], self.rule.weights[chunk]
         if self._flat:
-            return (x1 - x) * self._slope(net, x, x1, y, chunk)[0]
-        z, labels = self._points(x, x1, chunk), _repeated(y, len(chunk))
-        dz = torch.cat([self.along.derivative(x, x1, t) for t, _ in chunk])
-        return _weighted(self.at.integrand(self.of, net, z, dz, labels), [w for _, w in chunk])
+            return (x1 - x) * self._slope(net, x, x1, y, times, weights)[0]
+        z, labels = self._points(x, x1, times), _repeated(y, len(times))
+        dz = torch.cat([self.along.derivative(x, x1, t) for t in times])
+        return _weighted(self.at.integrand(self.of, net, z, dz, labels), weights)
 
     @property
     def _flat(self) -> bool:
-        """Whether r' does not depend on t, and so leaves the sum."""
+        """Whether r' does not depend on t, so that it can be taken out of the sum."""
         return self.at == at_input and self.along == straight
 
     @property
     def runs_at_end(self) -> bool:
-        """Whether one of the nodes, which all run together, is x' itself: then f(x') is known as well."""
+        """Whether x' itself is one of the nodes and all nodes run together: then f(x') is known as well."""
         return self._flat and self.rule.nodes[-1] == 1.0 and (self.chunk or len(self.rule)) >= len(self.rule)
 
     def with_end(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """IG(x, x') and f(x') (B,), where `runs_at_end`: the network runs once for both."""
-        slope, values = self._slope(net, x, x1, y, list(zip(self.rule.nodes, self.rule.weights, strict=True)))
+        slope, values = self._slope(net, x, x1, y, self.rule.nodes, self.rule.weights)
         return (x1 - x) * slope, values[-len(x) :]
 
     def _slope(
-        self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, chunk: list[tuple[float, float]]
+        self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, times: Floats, weights: Floats
     ) -> tuple[Tensor, Tensor]:
         """Σ_k w_k ∇f(z_k), and every f(z_k), (k·B,)."""
-        labels = _repeated(y, len(chunk))
+        labels = _repeated(y, len(times))
         if net.affine_split is not None and self.of in OF_THE_OUTPUT:
-            return self._behind_stem(net, x, x1, labels, chunk)
-        z = self._points(x, x1, chunk)
+            return self._behind_stem(net, x, x1, labels, times, weights)
+        z = self._points(x, x1, times)
         slopes, values = gradient_and_value(lambda v: self.of(net, v, labels), z)
-        return _weighted(slopes, [w for _, w in chunk]), values
+        return _weighted(slopes, weights), values
 
-    def _points(self, x: Tensor, x1: Tensor, chunk: list[tuple[float, float]]) -> Tensor:
+    def _points(self, x: Tensor, x1: Tensor, times: Floats) -> Tensor:
         """r(t_k) of the chunk's nodes as one batch (k·B, ...).
 
-        Even nodes of a straight line are one broadcast, counted up on the device: a hundred tensors to join cost the
-        compiler minutes, and a list of times to copy would break a CUDA graph.
+        Evenly spaced nodes of a straight line are one broadcast with an `arange` on the device: joining a hundred
+        tensors costs the compiler minutes, and copying a list of times breaks a CUDA graph.
         """
-        times = [t for t, _ in chunk]
         first, gap = times[0], (times[-1] - times[0]) / max(1, len(times) - 1)
         even = all(abs(t - first - k * gap) < 1e-12 for k, t in enumerate(times))
         if not even or self.along != straight:
@@ -156,20 +148,20 @@ class IG(Operand):
         return (x + t * (x1 - x)).to(x.dtype).flatten(0, 1)
 
     def _behind_stem(
-        self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, chunk: list[tuple[float, float]]
+        self, net: Bound, x: Tensor, x1: Tensor, y: Tensor, times: Floats, weights: Floats
     ) -> tuple[Tensor, Tensor]:
         """Σ_k w_k ∇f(z_k), and every f(z_k), of a net g∘h whose first layer h is affine: J_hᵀ Σ_k w_k ∇g(h_k).
 
         h takes the straight line from x to x' to that from h(x) to h(x'), and its Jacobian J_h is the same everywhere:
-        it is applied to two points and its transpose to one sum, where the plain form does both at every node. For an f
-        that sees x through the net alone: to g it passes h_k in the place of x.
+        so h is applied to two points and J_hᵀ to one sum, instead of both at every node. Only for an f that uses x
+        through the net alone: g gets h_k in the place of x.
         """
         h, g = net.split()
         u, u1 = h(x), h(x1)
-        nodes = self._points(u, u1, chunk)
+        nodes = self._points(u, u1, times)
         # A clone, because what follows h may be an activation in place, and a leaf must not be overwritten.
         slopes, values = gradient_and_value(lambda v: self.of(g, v.clone(), y), nodes)
-        slope = _weighted(slopes, [w for _, w in chunk])
+        slope = _weighted(slopes, weights)
         # At zero, which depends on nothing: at x autograd would differentiate the slope as well.
         return vjp(h, torch.zeros_like(x), slope), values
 
@@ -178,7 +170,7 @@ def _repeated(y: Tensor, times: int) -> Tensor:
     return y.repeat(times, *(1,) * (y.dim() - 1))
 
 
-def _weighted(each: Tensor, weights: list[float]) -> Tensor:
+def _weighted(each: Tensor, weights: Floats) -> Tensor:
     """Σ_k w_k · each_k, for `each` of shape (k·B, ...)."""
     nodes: Tensor = each.unflatten(0, (len(weights), len(each) // len(weights)))
     if len(set(weights)) == 1:
@@ -190,7 +182,7 @@ def _weighted(each: Tensor, weights: list[float]) -> Tensor:
 class _Recomputed(torch.autograd.Function):
     """Σ of parts, in two passes: the first keeps no graph, the second computes one part at a time again.
 
-    With v = ∂s/∂IG given by whatever stands above, the gradient of s is Σ_chunks ⟨v, ∂ part⟩: linear in the parts, so
+    With v = ∂s/∂IG from the graph above, the gradient of s is Σ_chunks ⟨v, ∂ part⟩: linear in the parts, so
     exact for any s, and never more than one part's graph is alive.
     """
 
@@ -221,11 +213,14 @@ class _Recomputed(torch.autograd.Function):
         return (None, *(total.get(i) for i in range(len(ctx.saved_tensors))))
 
 
-def recomputed(parts: list[Callable[..., Tensor]], *tensors: Tensor) -> Tensor:
-    """Σ of parts of the tensors; more than one are computed again in the backward pass instead of kept."""
+def recomputed(parts: list[Callable[..., Tensor]], *tensors: Tensor, net: Bound | None = None) -> Tensor:
+    """Σ of parts of the tensors; more than one are computed again in the backward pass instead of kept.
+
+    `net` is the network that they run, if any.
+    """
     if len(parts) == 1:
         return parts[0](*tensors)
-    out: Tensor = _Recomputed.apply((parts, None), *tensors)  # type: ignore[no-untyped-call]
+    out: Tensor = _Recomputed.apply((parts, net), *tensors)  # type: ignore[no-untyped-call]
     return out
 
 

@@ -1,4 +1,4 @@
-"""Upper bounds over a whole neighbourhood, in the place of a maximum that an adversary looks for (Wicker et al. 2023).
+"""Upper bounds over a whole neighbourhood, instead of the maximum that an adversary finds (Wicker et al. 2023).
 
     spread_bound   ≥ max_{x' ∈ N(x, ε)} ‖IG(x, x')‖₁        shift_bound   ≥ max_{x' ∈ N(x, ε)} ℓ(x') − ℓ(x)
 
@@ -65,7 +65,7 @@ class Enclosure:
 
 
 def enclose(model: Model, x: Tensor, y: Tensor, within: Neighbourhood, *, unit: float = 0.0) -> Enclosure:
-    """The network on the whole of N(x, ε). `unit` is the machine epsilon where roundings count, 0 where they do not."""
+    """Ranges of the network over all of N(x, ε). `unit` is the machine epsilon if rounding errors count, else 0."""
     inputs, logits = propagate(bind(model), corners(x, within), unit=unit)
     y = classes(y)
     return Enclosure(x, y, inputs, logits, _margins(logits, y))
@@ -111,7 +111,7 @@ def _probabilities(margins: Range, tape: Tape) -> Range:
 
 @dataclass(frozen=True)
 class IntervalBound:
-    """A term of x and N(x, ε) alone; the neighbourhood is that of the objective (`Change.over`)."""
+    """A term that depends on x and N(x, ε) alone; `Change.over` gives it the neighbourhood of the objective."""
 
     within: Neighbourhood | None = None
 
@@ -120,7 +120,7 @@ class IntervalBound:
         return replace(self, within=within)
 
     def enclosure(self, model: Model, x: Tensor, y: Tensor) -> Enclosure:
-        """The network on the neighbourhood."""
+        """Ranges of the network over the neighbourhood."""
         if self.within is None:
             raise InvalidInput("expected a neighbourhood, got none: use it in Robust, or change.over(LinfBall(0.1))")
         return enclose(model, x, y, self.within)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from robattr.errors import InvalidInput, nearest
 from robattr.formula.attribution import IG
-from robattr.formula.checks import check_batch, check_model
+from robattr.formula.checks import check_batch, check_model, check_whole
 from robattr.formula.layers import Layer, at_input, at_layer
 from robattr.formula.network import Bound, bind, second_order
 from robattr.formula.paths import Path, straight
@@ -71,13 +71,14 @@ class IntegratedGradients:
             raise InvalidInput("expected floating-point input tensors of one batch size")
         if method not in METHODS:
             raise InvalidInput(f"unknown method {method!r}: {nearest(method, METHODS)}")
-        if internal_batch_size is not None and not (isinstance(internal_batch_size, int) and internal_batch_size >= 1):
-            raise InvalidInput(f"expected internal_batch_size ≥ 1, got {internal_batch_size!r}")
+        if internal_batch_size is not None:
+            check_whole("expected a whole number internal_batch_size", internal_batch_size, least=1)
         check_model(self.forward_func)
         extra = additional_forward_args
         further = () if extra is None else extra if isinstance(extra, tuple) else (extra,)
         x, x0, at = _side_by_side(xs), _side_by_side(_baselines(xs, baselines)), self._place()
-        net = _FlatNet(bind(self.forward_func), tuple(x.shape[1:] for x in xs), further, len(x))
+        own, shapes = bind(self.forward_func), tuple(x.shape[1:] for x in xs)
+        net = _FlatNet(own.model, own.parameters, own.buffers, shapes=shapes, extra=further, examples=len(x))
         y = _labels(target, x)
         outputs = check_batch(net, x, y, x0)
         if target is None and outputs > 1:
@@ -117,12 +118,13 @@ class PathLayerIG(IntegratedGradients):
         )
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class _FlatNet(Bound):
-    """A bound network that takes all its inputs side by side, as one (B, n) tensor, so that one formula serves."""
+    """A bound network that takes all its inputs side by side, as one (B, n) tensor."""
 
-    def __init__(self, net: Bound, shapes: tuple[torch.Size, ...], extra: tuple[Any, ...], examples: int) -> None:
-        super().__init__(net.call, net.module, net.parameters, net.buffers)
-        self.shapes, self.extra, self.examples = shapes, extra, examples
+    shapes: tuple[torch.Size, ...]
+    extra: tuple[Any, ...]
+    examples: int
 
     def pieces(self, x: Tensor) -> list[Tensor]:
         parts = x.split([s.numel() for s in self.shapes], dim=1)
@@ -136,9 +138,6 @@ class _FlatNet(Bound):
         ]
         out = self.run(*self.pieces(x), *extra)
         return out[:, None] if isinstance(out, Tensor) and out.dim() == 1 else out
-
-    def with_parameters(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor] | None = None) -> Bound:
-        return _FlatNet(super().with_parameters(parameters, buffers), self.shapes, self.extra, self.examples)
 
 
 def _side_by_side(tensors: Sequence[Tensor]) -> Tensor:

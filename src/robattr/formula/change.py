@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
-from numbers import Real
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from robattr.errors import InvalidInput, brief
-from robattr.formula.algebra import Operand, reciprocal
+from robattr.errors import InvalidInput, brief, shape_of
+from robattr.formula.algebra import Operand, Summable
 from robattr.formula.attribution import IG, Attribution
-from robattr.formula.checks import check_batch, check_model
+from robattr.formula.checks import check_callable, checked
 from robattr.formula.layers import AtOutput
 from robattr.formula.neighbourhoods import Neighbourhood
-from robattr.formula.network import Bound, Model, bind, per_example, second_order
+from robattr.formula.network import Bound, Model, per_example
 from robattr.formula.scalars import Scalar, margin
 
 
@@ -33,13 +31,12 @@ class Term(Protocol):
 
 
 def _map(attribution: Attribution, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
-    """The map, refused where it does not have one row per example."""
+    """The map; refuse one without a row per example."""
     a = attribution(model, x, x1, y)
     if not isinstance(a, Tensor) or a.dim() == 0 or len(a) != len(x):
-        got = tuple(a.shape) if isinstance(a, Tensor) else type(a).__name__
         raise InvalidInput(
-            f"expected a map of shape ({len(x)}, ...), one row per example, from {brief(attribution)}, got {got}: an "
-            "attribution is a function (model, x, x', y) -> (B, ...), such as x' - x"
+            f"expected a map of shape ({len(x)}, ...), one row per example, from {brief(attribution)}, got "
+            f"{shape_of(a)}: an attribution is a function (model, x, x', y) -> (B, ...), such as x' - x"
         )
     return a
 
@@ -118,38 +115,31 @@ class Clean(Operand):
 
 
 @dataclass(frozen=True)
-class Change:
-    """d(x, x') = Σ_i c_i · d_i(x, x'); the empty sum is no change at all. The engine's c_i are tensors.
+class Change(Summable):
+    """d(x, x') = Σ_i c_i · d_i(x, x'); the empty sum is 0. The engine's c_i are tensors.
 
     Changes compose by `+`, `-`, `sum([...])`, and `*` and `/` with a number. A term is any function
     (model, x, x', y) -> (B,); `Change.of(function)` makes a change of one.
     """
 
+    kind = ("change", "l1 @ IG()")
     terms: tuple[tuple[float | Tensor, Term], ...] = ()
 
     @staticmethod
     def of(term: Term) -> Change:
         """The change of one term, any function (model, x, x', y) -> (B,)."""
-        if not callable(term):
-            raise InvalidInput(f"expected a function (model, x, x', y) -> (B,), got {term!r}")
+        check_callable("Change.of expects a function (model, x, x', y) -> (B,)", term)
         return Change(((1.0, term),))
 
     def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
-        if isinstance(model, Bound):
-            return self._value(model, x, x1, y)
-        check_model(model)
-        check_batch(model, x, y, x1)
-        with second_order(model):
-            return self._value(bind(model), x, x1, y)
-
-    def _value(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
-        value = torch.zeros(len(x), dtype=x.dtype, device=x.device)
-        for (c, term), known in zip(self.terms, self._with_shared_ends(net, x, x1, y), strict=True):
-            value = value + c * per_example(term(net, x, x1, y) if known is None else known, x, term)
+        with checked(model, x, x1, y) as net:
+            value = torch.zeros(len(x), dtype=x.dtype, device=x.device)
+            for (c, term), known in zip(self.terms, self._with_shared_ends(net, x, x1, y), strict=True):
+                value = value + c * per_example(term(net, x, x1, y) if known is None else known, x, term)
         return value
 
     def _with_shared_ends(self, net: Bound, x: Tensor, x1: Tensor, y: Tensor) -> list[Tensor | None]:
-        """The terms of ℓ(x') + β‖IG(x, x')‖₁, of one f, whose path runs the network at x' anyway; None for others."""
+        """The values of ℓ(x') − ℓ(x) and ‖IG(x, x')‖₁ of one ℓ where x' is a node of IG; None for other terms."""
         known: list[Tensor | None] = [None] * len(self.terms)
         measured = {i: (t.size, t.attribution) for i, (_, t) in enumerate(self.terms) if isinstance(t, Measured)}
         igs = {i: (size, a) for i, (size, a) in measured.items() if isinstance(a, IG)}
@@ -164,37 +154,14 @@ class Change:
         return known
 
     def over(self, within: Neighbourhood) -> Change:
-        """The change in an objective over N(x, ε): terms that see the whole of it, such as `spread_bound()`, get it."""
+        """The change with N(x, ε) given to the terms that bound it as a whole, such as `spread_bound()`."""
         return Change(tuple((c, _over(term, within)) for c, term in self.terms))
 
-    def __add__(self, other: Change) -> Change:
-        if not isinstance(other, Change):
-            if isinstance(other, Real) and other == 0:  # where sum() begins
-                return self
-            raise _operand("+", "change", "another change, such as l1 @ IG()", other)
+    def _plus(self, other: Change) -> Change:
         return Change(self.terms + other.terms)
 
-    __radd__ = __add__
-
-    def __sub__(self, other: Change) -> Change:
-        if not isinstance(other, Change):
-            raise _operand("-", "change", "another change, such as l1 @ IG()", other)
-        return self + (-1.0) * other
-
-    def __mul__(self, factor: float) -> Change:
-        if not isinstance(factor, Real):
-            raise _operand("*", "change", "a number, as in 0.1 * change", factor)
-        if not isfinite(factor):
-            raise InvalidInput(f"a change is scaled by a finite number, got {factor!r}")
-        return Change(tuple((float(factor) * c, term) for c, term in self.terms))
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, divisor: float) -> Change:
-        return self * reciprocal("change", divisor)
-
-    def __neg__(self) -> Change:
-        return -1.0 * self
+    def _times(self, factor: float) -> Change:
+        return Change(tuple((factor * c, term) for c, term in self.terms))
 
 
 def _over(part: Any, within: Neighbourhood) -> Any:
@@ -207,8 +174,7 @@ def combine(function: Callable[..., Tensor], *changes: Change) -> Change:
     The function takes one (B,) tensor per change and returns (B,). Use a named function: a new lambda at every step
     would be compiled anew.
     """
-    if not callable(function):
-        raise InvalidInput(f"combine expects a function of (B,) tensors, such as torch.maximum, got {brief(function)}")
+    check_callable("combine expects a function of (B,) tensors, such as torch.maximum", function)
     for d in changes:
         if not isinstance(d, Change):
             raise InvalidInput(f"combine expects changes, such as l1 @ IG(), got {brief(d)}")
@@ -231,15 +197,13 @@ def frozen(part: Callable[..., Tensor]) -> Any:
 
 
 def _at_x(part: Any, *, detach: bool) -> Any:
-    if not callable(part):
-        raise InvalidInput(f"expected an attribution such as Gradient(), or a change, got {brief(part)}")
+    check_callable("expected an attribution such as Gradient(), or a change", part)
     return Change.of(Clean(part, detach)) if isinstance(part, Change) else Clean(part, detach)
 
 
 def value_of(of: Scalar) -> Change:
     """f(x', y) itself: `value_of(cross_entropy)` is the loss at x'."""
-    if not callable(of):
-        raise InvalidInput(f"value_of expects a scalar such as cross_entropy or margin, got {of!r}")
+    check_callable("value_of expects a scalar such as cross_entropy or margin", of)
     return Change.of(Value(of))
 
 
@@ -254,7 +218,3 @@ Added to what the adversary climbs, with a large factor, it keeps the search amo
 def displacement(model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
     """x' − x, as an attribution: `power(l2, 2) @ displacement` is the transport cost c(x, x') = ‖x' − x‖₂²."""
     return x1 - x
-
-
-def _operand(sign: str, what: str, expected: str, got: object) -> InvalidInput:
-    return InvalidInput(f"`{sign}` of a {what} expects {expected}, got {brief(got)}")

@@ -1,22 +1,24 @@
-"""What the formula asks of a model and a batch, before any time is spent: each refusal says expected, got, remedy."""
+"""Checks of models, batches, numbers and the parts of an objective."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from inspect import signature
+from inspect import Signature, signature
+from math import isfinite
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from robattr.errors import InvalidInput, UnsupportedModel, brief
-from robattr.formula.network import Bound, Model, no_gradient, second_order
+from robattr.errors import InvalidInput, UnsupportedModel, brief, shape_of
+from robattr.formula.network import Bound, Model, bind, no_gradient, second_order
 
 
 def check_model(model: Model) -> None:
-    """Refuse what cannot be differentiated twice, before any time is spent."""
+    """Refuse models that cannot be differentiated twice."""
     if not callable(model):
         raise UnsupportedModel(
             f"expected a model (an nn.Module or a callable returning logits), got {type(model).__name__}"
@@ -48,8 +50,8 @@ def check_model(model: Model) -> None:
             )
         if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.running_mean is None:
             raise UnsupportedModel(
-                f"layer {name!r} is a batch norm without running statistics: what an example gets would depend on the "
-                "others and on how many nodes run together: set track_running_stats=True, or normalise per example"
+                f"layer {name!r} is a batch norm without running statistics, so that outputs depend on the batch: set "
+                "track_running_stats=True, or normalise per example"
             )
     for name, p in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(p):
@@ -103,9 +105,9 @@ def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor) -> int:
     with torch.no_grad(), second_order(model), explain_mismatch(model, x):
         logits = model(x[:1].clone())  # a model that overwrites its input is refused later, with x as it was
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 1:
-        got = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         raise UnsupportedModel(
-            f"expected logits of shape (B, classes), got {got} for B = 1: wrap the model so that it returns them"
+            f"expected logits of shape (B, classes), got {shape_of(logits)} for B = 1: wrap the model so that it "
+            "returns them"
         )
     classes = logits.shape[1]
     if y.is_floating_point():  # soft labels, or targets of regression
@@ -115,7 +117,7 @@ def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor) -> int:
                 f"({len(x)}, {classes}), one per output, got {y.dtype} of shape {tuple(y.shape)}: use y.long()"
             )
         if not torch.isfinite(y).all():
-            raise InvalidInput("y holds NaN or infinite values: clean the data first")
+            raise InvalidInput("expected finite y, got NaN or infinite values: clean the data first")
         return classes
     low, high = int(y.min()), int(y.max())
     if classes == 1 and high > 0:
@@ -126,6 +128,36 @@ def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor) -> int:
             "classes in the order of the outputs"
         )
     return classes
+
+
+@contextmanager
+def checked(model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Iterator[Bound]:
+    """While open, the bound network in eval mode, after the checks of model and batch; a `Bound` passes unchecked."""
+    if isinstance(model, Bound):
+        yield model
+        return
+    check_model(model)
+    check_batch(model, x, y, x1)
+    with second_order(model):
+        yield bind(model)
+
+
+def check_callable(what: str, value: object) -> None:
+    """Refuse what cannot be called."""
+    if not callable(value):
+        raise InvalidInput(f"{what}, got {brief(value)}")
+
+
+def check_whole(what: str, value: object, *, least: int) -> None:
+    """Refuse what is not a whole number ≥ `least`."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise InvalidInput(f"{what} ≥ {least}, got {value!r}")
+
+
+def check_number(what: str, value: object, *, positive: bool = False) -> None:
+    """Refuse what is not a finite number ≥ 0, or > 0."""
+    if not isinstance(value, Real) or not isfinite(value) or value < 0 or (positive and value == 0):
+        raise InvalidInput(f"{what} {'>' if positive else '≥'} 0, got {value!r}")
 
 
 def check_classes(classes: int) -> None:
@@ -139,7 +171,7 @@ def check_classes(classes: int) -> None:
 
 @contextmanager
 def explain_mismatch(model: Model, x: Tensor) -> Iterator[None]:
-    """While open, name the dtypes or devices of x and the parameters where they make `model` fail at x."""
+    """While open, an error of `model` at x names the dtypes or devices of x and parameters that differ."""
     try:
         yield
     except RuntimeError:
@@ -180,35 +212,32 @@ def _check_points(name: str, z: Tensor) -> None:
         )
     if not torch.isfinite(z).all():
         bad = int((~torch.isfinite(z)).flatten(1).any(1).sum())
-        raise InvalidInput(f"{name} holds NaN or infinite values in {bad} of {len(z)} examples: clean the data first")
+        raise InvalidInput(
+            f"expected finite {name}, got NaN or infinite values in {bad} of {len(z)} examples: clean the data"
+        )
 
 
-CALLS: dict[str, Callable[..., object]] = {
-    "start": lambda x, rand: ...,
-    "direction": lambda g: ...,
-    "project": lambda z, x: ...,
-    "iterates": lambda grad, x, within, *, start, rand: ...,
-}
-"""How the formula calls the methods of a neighbourhood and of an adversary."""
-
-
-def check_part(part: object, argument: str, expected: str, *names: str) -> None:
-    """Refuse a part that lacks one of these attributes, or whose method does not take what it will be called with."""
-    if missing := [name for name in names if not hasattr(part, name)]:
-        raise InvalidInput(f"expected {expected} as `{argument}`, got {brief(part)} without {', '.join(missing)}")
-    for name in names:
-        try:
-            own = signature(getattr(part, name)) if name in CALLS else None
-        except (TypeError, ValueError):  # nothing is known of it
+def check_part(part: object, argument: str, kind: type, *, example: str) -> None:
+    """Refuse a part that lacks a member of the protocol `kind`, or has a method with other arguments."""
+    members = {name: member for name, member in vars(kind).items() if not name.startswith("_")}
+    if missing := [name for name in members if not hasattr(part, name)]:
+        raise InvalidInput(
+            f"expected {kind.__name__} as `{argument}`, such as {example}, got {brief(part)} without "
+            f"{', '.join(missing)}"
+        )
+    for name, method in members.items():
+        if isinstance(method, property):
             continue
-        if own is None:
-            continue
-        wanted = signature(CALLS[name])
-        by_name = {p.name: None for p in wanted.parameters.values() if p.kind is p.KEYWORD_ONLY}
+        parameters = list(signature(method).parameters.values())[1:]  # without self
+        wanted = Signature([p.replace(annotation=p.empty, default=p.empty) for p in parameters])
+        by_name = {p.name: None for p in parameters if p.kind is p.KEYWORD_ONLY}
         try:
-            own.bind(*(name for name in wanted.parameters if name not in by_name), **by_name)
+            own = signature(getattr(part, name))
+        except (TypeError, ValueError):  # a method without a signature, such as a built-in one
+            continue
+        try:
+            own.bind(*range(len(parameters) - len(by_name)), **by_name)
         except TypeError as cause:
             raise InvalidInput(
-                f"expected {type(part).__name__}.{name}{wanted}, as in {expected.partition(' such as ')[2]}, got "
-                f"{name}{own}: {cause}"
+                f"expected {type(part).__name__}.{name}{wanted}, as in {example}, got {name}{own}: {cause}"
             ) from None

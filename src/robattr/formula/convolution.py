@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 
 class Geometry(NamedTuple):
-    """What a convolution is apart from its operands. `padding` holds numbers, the same at both ends of an axis."""
+    """The parameters of a convolution. `padding` has numbers, the same at both ends of an axis."""
 
     stride: list[int]
     padding: list[int]
@@ -107,12 +107,12 @@ def applied(function: type[torch.autograd.Function], *args: Any) -> Tensor:
 
 
 def _kept(ctx: Any, a: Tensor, b: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Of two factors, those that the derivative in the other one needs."""
+    """Two factors, each only if the derivative in the other one is needed."""
     return (a if ctx.needs_input_grad[1] else None), (b if ctx.needs_input_grad[0] else None)
 
 
 def _blank(like: Tensor, shape: torch.Size) -> Tensor:
-    """An operand that tells its shape and layout alone: its values are not read, so none are written."""
+    """An operand whose shape and layout alone are read: its values are not written."""
     lasts = {4: torch.channels_last, 5: torch.channels_last_3d}
     last = lasts.get(like.dim(), torch.contiguous_format)
     form = torch.contiguous_format if like.is_contiguous() or not like.is_contiguous(memory_format=last) else last
@@ -135,7 +135,7 @@ class CustomDerivatives(TorchFunctionMode):
 
 
 def _conv(n: int) -> Callable[..., Tensor | None]:
-    """torch.conv{n}d; None where torch's own answers: inputs without a batch, intervals, wrong paddings, …"""
+    """The replacement of torch.conv{n}d; None for inputs without a batch, intervals and wrong paddings."""
 
     def conv(
         input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
@@ -190,7 +190,7 @@ def _batch_norm(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
     bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Tensor | None:  # fmt: skip
-    """s·x + t, s = γ/√(σ² + eps) and t = β − s·μ of each channel; None where the statistics are those of the batch."""
+    """s·x + t, s = γ/√(σ² + eps) and t = β − s·μ of each channel; None where the batch has its own statistics."""
     if training or running_mean is None or running_var is None or not isinstance(input, Tensor):
         return None
     s = (running_var + eps).rsqrt() if weight is None else weight * (running_var + eps).rsqrt()

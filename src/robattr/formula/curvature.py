@@ -15,6 +15,7 @@ from torch import Tensor
 from robattr.errors import InvalidInput, UnsupportedModel
 from robattr.formula.algebra import Operand
 from robattr.formula.change import Change
+from robattr.formula.checks import check_number
 from robattr.formula.layers import input_gradient
 from robattr.formula.maps import Map
 from robattr.formula.network import Bound, Model, bind, gradient
@@ -40,10 +41,10 @@ class HessianVector(Operand):
         def along(z: Tensor) -> Tensor:
             return (input_gradient(self.of, net, z, y) * v).flatten(1).sum(1)
 
-        input_gradient(self.of, net, x[:1], y[:1])  # refuses a scalar without any gradient, in its own words
         try:
             return gradient(along, x)
         except UnsupportedModel:
+            input_gradient(self.of, net, x, y)  # raises for a scalar without any gradient
             raise UnsupportedModel(
                 "expected a scalar with curvature, got one whose gradient does not depend on x: use a curved one, such "
                 "as cross_entropy, or robattr.smooth(model, beta)"
@@ -61,8 +62,7 @@ class FiniteDifference(Map):
     h: float = 1e-3
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.h < float("inf"):
-            raise InvalidInput(f"FiniteDifference expects a finite step h > 0, got {self.h!r}")
+        check_number("FiniteDifference expects a finite step h", self.h, positive=True)
 
     def at_point(self, net: Bound, z: Tensor, y: Tensor) -> Tensor:
         here = input_gradient(self.of, net, z, y)

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from numbers import Integral, Real
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
-from robattr.errors import InvalidInput, brief
+from robattr.errors import InvalidInput
 from robattr.formula.algebra import Measure
 from robattr.formula.attribution import IG, Attribution, recomputed
 from robattr.formula.change import Change, Compared, clean
+from robattr.formula.checks import check_callable, check_number, check_whole
 from robattr.formula.network import per_example
 from robattr.formula.sizes import is_map, pair
 
@@ -40,10 +41,7 @@ class Distance(Measure):
     name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if not callable(self.of):
-            raise InvalidInput(
-                f"Distance expects a function of two (B, n) arrays that returns (B,), got {brief(self.of)}"
-            )
+        check_callable("Distance expects a function of two (B, n) arrays that returns (B,)", self.of)
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
         if a.shape != b.shape:
@@ -83,46 +81,41 @@ kl = Distance(
 """KL(softmax(b) ‖ softmax(a)), the reference first: `kl @ logits` is TRADES' KL(p(x) ‖ p(x'))."""
 
 
-@dataclass(frozen=True)
-class SoftKendall:
-    """1 − mean over pairs i ≠ j of tanh(α(a_i − a_j)) · tanh(α(b_i − b_j))."""
-
-    alpha: float
-
-    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
-        n = a.shape[1]
-        rows = max(1, BLOCK // max(1, a.numel()))
-
-        def block(first: int) -> Callable[..., Tensor]:
-            def agreement(a: Tensor, b: Tensor) -> Tensor:
-                apart = (v[:, first : first + rows, None] - v[:, None, :] for v in (a, b))
-                u, v = (torch.tanh(self.alpha * each) for each in apart)
-                return (u * v).sum((1, 2))
-
-            return agreement
-
-        return 1.0 - recomputed([block(i) for i in range(0, n, rows)], a, b) / max(1, n * (n - 1))
-
-
+@lru_cache  # equal distances are one object, so that what was compiled for one serves the other
 def kendall(alpha: float = 10.0) -> Distance:
     """1 − τ_α(a, b): a differentiable Kendall distance, 1 − mean_{i≠j} tanh(αΔa_ij) · tanh(αΔb_ij).
 
-    As α → ∞ it becomes 1 − Kendall's τ-a (without ties). Maps are taken as they are: α counts in their units. The pairs
+    As α → ∞ it becomes 1 − Kendall's τ-a (without ties). Maps are not scaled: α is in their units. The pairs
     are computed in blocks, again in the backward pass, so that memory is linear in the number of pixels.
     """
-    if not isinstance(alpha, Real) or not 0.0 < alpha < float("inf"):
-        raise InvalidInput(f"kendall expects a finite slope α > 0, got {alpha!r}")
-    return Distance(SoftKendall(float(alpha)), f"kendall({alpha:g})")
+    check_number("kendall expects a finite slope α", alpha, positive=True)
+    alpha = float(alpha)
+
+    def block(a: Tensor, b: Tensor, *, rows: slice) -> Tensor:
+        apart = (v[:, rows, None] - v[:, None, :] for v in (a, b))
+        u, v = (torch.tanh(alpha * each) for each in apart)
+        return (u * v).sum((1, 2))
+
+    def of(a: Tensor, b: Tensor) -> Tensor:
+        n = a.shape[1]
+        height = max(1, BLOCK // max(1, a.numel()))
+        blocks: list[Callable[..., Tensor]] = [partial(block, rows=slice(i, i + height)) for i in range(0, n, height)]
+        return 1.0 - recomputed(blocks, a, b) / max(1, n * (n - 1))
+
+    return Distance(of, f"kendall({alpha:g})")
 
 
-@dataclass(frozen=True)
-class RankMargin:
-    """Σ over neighbours of rank k of (lower − higher) values of a, in the order of b."""
+@lru_cache
+def rank_margin(k: int) -> Distance:
+    """Σ_{(p,q) ∈ P} (a_q − a_p), P = {(i, k): i < k} ∪ {(k, k + j): 1 ≤ j ≤ k} by the rank of b, largest first (R2ET).
 
-    k: int
+    Negative where a keeps the top k of b apart from the rest. The ranks are constants: `rank_margin(k) @ (a, clean(a))`
+    freezes them at x.
+    """
+    check_whole("rank_margin expects a whole number k", k, least=1)
 
-    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
-        k, n = self.k, a.shape[1]
+    def of(a: Tensor, b: Tensor) -> Tensor:
+        n = a.shape[1]
         if not 2 * k <= n:
             raise InvalidInput(f"rank_margin({k}) expects maps of at least {2 * k} values, got {n}")
         ranked = a.gather(1, b.detach().argsort(dim=1, descending=True, stable=True)[:, : 2 * k])
@@ -130,13 +123,4 @@ class RankMargin:
         # Σ_{i<k} (a_k − a_i) + Σ_{1≤j≤k} (a_{k+j} − a_k): of a_k, (k − 1) − k = −1 is left
         return ranked[:, k:].sum(1) - ranked[:, : k - 1].sum(1) - kth
 
-
-def rank_margin(k: int) -> Distance:
-    """Σ_{(p,q) ∈ P} (a_q − a_p), P = {(i, k): i < k} ∪ {(k, k + j): 1 ≤ j ≤ k} by the rank of b, largest first (R2ET).
-
-    Negative where a keeps the top k of b apart from the rest. The ranks are constants: `rank_margin(k) @ (a, clean(a))`
-    freezes them at x.
-    """
-    if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
-        raise InvalidInput(f"rank_margin expects a whole number k ≥ 1, got {k!r}")
-    return Distance(RankMargin(int(k)), f"rank_margin({k})")
+    return Distance(of, f"rank_margin({k})")

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from robattr.errors import InvalidInput
 from robattr.formula.ascent import Ascent
 from robattr.formula.change import Change
+from robattr.formula.checks import check_number
 from robattr.formula.neighbourhoods import Everywhere, Neighbourhood, Rand
 from robattr.formula.network import Model, bind, second_order
 from robattr.formula.objective import Rho, Robust, check_parts
@@ -39,17 +39,14 @@ class Distributional:
     gamma: Tensor = field(default_factory=lambda: torch.tensor(1.0, dtype=torch.float64))
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.budget < float("inf"):
-            raise InvalidInput(f"expected a budget ρ > 0, got {self.budget!r}")
-        if not 0.0 <= self.rate < float("inf"):
-            raise InvalidInput(f"expected a finite rate of dual ascent ≥ 0, got {self.rate!r}")
-        if not 0.0 < float(self.gamma) < float("inf"):
-            raise InvalidInput(f"expected a finite γ > 0 at first, got {float(self.gamma)!r}: ascent multiplies it")
+        check_number("expected a finite budget", self.budget, positive=True)
+        check_number("expected a finite rate of dual ascent", self.rate)
+        check_number("expected a finite γ", float(self.gamma), positive=True)
         check_parts(self.weight, self.within, self.by, self.loss, change=self.change, cost=self.cost)
 
     @property
     def lagrangian(self) -> Robust:
-        """The objective at the present γ."""
+        """The objective at the current γ."""
         return Robust(
             change=self.change - float(self.gamma) * self.cost,
             within=self.within,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from robattr.errors import UnsupportedModel
+from robattr.errors import UnsupportedModel, shape_of
 from robattr.formula.convolution import CustomDerivatives
 from robattr.formula.network import Bound
 from robattr.formula.ranges import IN_PLACE, RULES, Interval, Linear, Range, Rule, Tape, affine, monotone, refused
@@ -32,8 +32,9 @@ def propagate(net: Bound, box: Range, *, unit: float = 0.0) -> tuple[Interval, I
     inputs = Interval(box.widened(unit), Tape(unit))
     logits: Any = net.run(inputs)
     if not isinstance(logits, Interval) or logits.dim() != 2:
-        got = f"shape {tuple(logits.shape)}" if hasattr(logits, "shape") else type(logits).__name__
-        raise UnsupportedModel(f"expected logits of shape (B, classes) that depend on the input, got {got}")
+        raise UnsupportedModel(
+            f"expected logits of shape (B, classes) that depend on the input, got {shape_of(logits)}"
+        )
     return inputs, logits
 
 
@@ -105,7 +106,7 @@ def _add(x: Any, y: Any, *, alpha: float = 1) -> Interval:
 
 
 def _summed_to(g: Range, *, shape: torch.Size, share: float) -> Range:
-    """What broadcasting has copied is summed."""
+    """The sum over the axes along which the operand was broadcast."""
     return g if g.low.shape == shape else Range(*(end.sum_to_size(shape) for end in g)).widened(share)
 
 

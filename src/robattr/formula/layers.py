@@ -1,30 +1,23 @@
-"""Where the attribution lands: a layer h splits f into g∘h, and IG_h integrates along the curve h∘r (paper, lemma 1).
+"""The layer h of the attribution: f is g∘h, and IG_h integrates along the curve h∘r (paper, lemma 1).
 
-Each place knows its integrand ∂f/∂h_i · d h_i(r(t))/dt at given points z = r(t) with velocity dz = r'(t).
+A layer has the integrand ∂f/∂h_i · d h_i(r(t))/dt at given points z = r(t) with velocity dz = r'(t).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from robattr.errors import InvalidInput, UnsupportedModel, nearest
 from robattr.formula.network import Bound, differentiated, gradient, no_gradient, per_example
 from robattr.formula.scalars import Scalar
 
 
-class Layer(Protocol):
-    """A place inside the network, or one of its ends."""
-
-    def integrand(self, of: Scalar, net: Bound, z: Tensor, dz: Tensor, y: Tensor) -> Tensor: ...
-
-
 def input_gradient(of: Scalar, net: Bound, z: Tensor, y: Tensor) -> Tensor:
-    """∇_x f(z), each example for itself."""
+    """∇_x f(z), example by example."""
     return gradient(lambda v: of(net, v, y), z)
 
 
@@ -42,13 +35,7 @@ class AtInput:
 
 @dataclass(frozen=True)
 class AtOutput:
-    """h = f itself, the trivial layer: IG_h = f(x') − f(x) exactly, for any path (paper, proposition 3).
-
-    No quadrature is needed: `IG` asks for the difference itself.
-    """
-
-    def integrand(self, of: Scalar, net: Bound, z: Tensor, dz: Tensor, y: Tensor) -> Tensor:
-        return (input_gradient(of, net, z, y) * dz).flatten(1).sum(1)
+    """h = f itself, the trivial layer: IG_h = f(x') − f(x) exactly, for any path and without nodes (proposition 3)."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +51,9 @@ class AtLayer:
     def integrand(self, of: Scalar, net: Bound, z: Tensor, dz: Tensor, y: Tensor) -> Tensor:
         """∂g/∂h by one reverse pass, and J_h r' by two: u ↦ J_hᵀu is linear, and its transpose takes r' to J_h r'."""
         wanted = torch.is_grad_enabled()
+        v = z if z.requires_grad else z.detach().requires_grad_()
+        slope, h = self._slope(of, net, v, y)
         with torch.enable_grad():
-            v = z if z.requires_grad else z.detach().requires_grad_()
-            value, h = self._forward(of, net, v, y)
-            if not h.requires_grad or not value.requires_grad:
-                raise no_gradient()
-            (slope,) = _grad(per_example(value, z).sum(), h, create_graph=wanted)
             u = torch.zeros_like(h, requires_grad=True)
             (back,) = _grad(h, v, u, create_graph=True)
             (velocity,) = _grad(back, u, dz, create_graph=wanted)
@@ -77,24 +61,33 @@ class AtLayer:
 
     def slope(self, of: Scalar, net: Bound, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """∂g/∂h (h(z)) and h(z)."""
+        slope, h = self._slope(of, net, z if z.requires_grad else z.detach().requires_grad_(), y)
+        return slope, h if torch.is_grad_enabled() else h.detach()
+
+    def _slope(self, of: Scalar, net: Bound, v: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """∂g/∂h (h(v)) and h(v), which keeps its graph."""
         wanted = torch.is_grad_enabled()
         with torch.enable_grad():
-            v = z if z.requires_grad else z.detach().requires_grad_()
             value, h = self._forward(of, net, v, y)
             if not h.requires_grad or not value.requires_grad:
                 raise no_gradient()
-            (slope,) = _grad(per_example(value, z).sum(), h, create_graph=wanted)
-        return slope, h if wanted else h.detach()
+            (slope,) = _grad(per_example(value, v).sum(), h, create_graph=wanted)
+        return slope, h
 
     def _forward(self, of: Scalar, net: Bound, v: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """f(v) and h(v), in one graph."""
         seen: list[Tensor] = []
 
         def capture(_module: nn.Module, _args: object, out: Tensor) -> Tensor:
-            seen.append(self._tensor(out))
+            if not isinstance(out, Tensor):
+                raise UnsupportedModel(
+                    f"expected layer {self.name!r} to return one tensor, got {type(out).__name__}: choose a layer "
+                    "inside it"
+                )
+            seen.append(out)
             return out.clone()  # an in-place activation behind the layer would overwrite what was seen
 
-        with _Hook(self._find(net).register_forward_hook(capture)), differentiated(once=False):
+        with self._find(net).register_forward_hook(capture), differentiated(once=False):
             value = of(net, v, y)
         if len(seen) != 1:
             raise UnsupportedModel(
@@ -113,30 +106,12 @@ class AtLayer:
         layer: nn.Module = modules[self.name]
         return layer
 
-    def _tensor(self, out: object) -> Tensor:
-        if not isinstance(out, Tensor):
-            raise UnsupportedModel(
-                f"expected layer {self.name!r} to return one tensor, got {type(out).__name__}: choose a layer inside it"
-            )
-        return out
-
 
 def _grad(of: Tensor, at: Tensor, v: Tensor | None = None, *, create_graph: bool) -> tuple[Tensor, ...]:
     return torch.autograd.grad(of, at, v, retain_graph=True, create_graph=create_graph, materialize_grads=True)
 
 
-class _Hook:
-    """A forward hook that is removed whatever happens."""
-
-    def __init__(self, handle: RemovableHandle) -> None:
-        self.handle = handle
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self.handle.remove()
-
+Layer: TypeAlias = AtInput | AtLayer | AtOutput
 
 at_input = AtInput()
 """The input: IG of the pixels."""

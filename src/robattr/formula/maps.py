@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import isfinite
 from numbers import Real
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from robattr.errors import InvalidInput
+from robattr.errors import InvalidInput, shape_of
 from robattr.formula.algebra import Operand
 from robattr.formula.attribution import IG, Attribution
-from robattr.formula.checks import check_batch, check_model
+from robattr.formula.checks import check_callable, check_number, checked
 from robattr.formula.layers import AtInput, AtLayer, at_input
-from robattr.formula.network import Bound, Model, bind, second_order
+from robattr.formula.network import Bound, Model
 from robattr.formula.scalars import Scalar, best_wrong, logit
 
 Baseline: TypeAlias = float | Tensor | Callable[[Tensor], Tensor]
@@ -31,12 +30,8 @@ class Map(Operand):
 
     def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
         """The map at x1, differentiable in θ and x1."""
-        if isinstance(model, Bound):
-            return self.at_point(model, x1, y)
-        check_model(model)
-        check_batch(model, x, y, x1)
-        with second_order(model):
-            return self.at_point(bind(model), x1, y)
+        with checked(model, x, x1, y) as net:
+            return self.at_point(net, x1, y)
 
     def at_point(self, net: Bound, z: Tensor, y: Tensor) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} expects a method at_point(net, z, y) -> (B, ...)")
@@ -55,8 +50,7 @@ class Gradient(Map):
     times_input: bool = False
 
     def __post_init__(self) -> None:
-        if not callable(self.of):
-            raise InvalidInput(f"Gradient expects a scalar such as logit as `of`, got {self.of!r}")
+        check_callable("Gradient expects a scalar such as logit as `of`", self.of)
         if not hasattr(self.at, "slope"):
             raise InvalidInput(f"Gradient expects at_input or at_layer('conv1') as `at`, got {self.at!r}")
 
@@ -80,8 +74,7 @@ class BaselineIG(Map):
     baseline: Baseline = 0.0
 
     def __post_init__(self) -> None:
-        if not callable(self.ig):
-            raise InvalidInput(f"BaselineIG expects an attribution such as IG(of=logit), got {self.ig!r}")
+        check_callable("BaselineIG expects an attribution such as IG(of=logit)", self.ig)
         if not callable(self.baseline) and not isinstance(self.baseline, Tensor | Real):
             raise InvalidInput(
                 f"BaselineIG expects a number, a tensor or a function as baseline, such as 0.0 or blurred(3.0), got "
@@ -106,8 +99,7 @@ class BaselineIG(Map):
         if callable(b):
             found = b(z)
             if not isinstance(found, Tensor) or found.shape != z.shape:
-                got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-                raise InvalidInput(f"expected a baseline of the shape of x', {tuple(z.shape)}, got {got}")
+                raise InvalidInput(f"expected a baseline of the shape of x', {tuple(z.shape)}, got {shape_of(found)}")
             return [found]
         return [torch.full_like(z, float(b))]
 
@@ -136,9 +128,8 @@ class Blurred:
 
 
 def blurred(sigma: float) -> Blurred:
-    """The baseline that is x' itself, blurred by a Gaussian of `sigma` pixels."""
-    if not isinstance(sigma, Real) or not (isfinite(sigma) and sigma > 0):
-        raise InvalidInput(f"blurred expects a width σ > 0 in pixels, got {sigma!r}")
+    """The baseline that is x', blurred by a Gaussian of `sigma` pixels."""
+    check_number("blurred expects a width in pixels σ", sigma, positive=True)
     return Blurred(float(sigma))
 
 

@@ -1,4 +1,4 @@
-"""The neighbourhood N(x, ε): where an ascent may start, which way it steps, and how it is brought back.
+"""The neighbourhood N(x, ε): where an ascent starts, in which direction it steps, and how it is projected back.
 
     start(x)        a random point of N(x, ε): ‖IG‖₁ has zero gradient at x itself
     direction(g)    the unit step that gains most along the gradient g
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from robattr.errors import InvalidInput
+from robattr.formula.checks import check_number, check_whole
 
 Rand: TypeAlias = Callable[[Tensor], Tensor]
 Bounds: TypeAlias = tuple[float, float]
@@ -86,12 +87,12 @@ class LpBall:
         u = rand(x).clamp(1e-6, 1.0 - 1e-6)
         gauss = torch.erfinv(2.0 * u - 1.0)
         depth = rand(x).flatten(1)[:, 0].pow(1.0 / x[0].numel())
-        step = gauss / self._norm(gauss).clamp_min(1e-12) * _like(depth, x)
+        step = gauss / self._norm(gauss).clamp_min(1e-12) * like(depth, x)
         return _clip(x + self.radius * step, self.bounds)
 
     def direction(self, g: Tensor) -> Tensor:
         q = self.p / (self.p - 1.0)
-        largest = _like(g.abs().flatten(1).amax(1), g)
+        largest = like(g.abs().flatten(1).amax(1), g)
         scaled = g.abs() / torch.where(largest > 0, largest, 1.0)
         step = g.sign() * scaled.pow(q - 1.0)
         norm = self._norm(step)
@@ -117,7 +118,7 @@ class LpBall:
         flat = a.flatten(1)
         largest = torch.linalg.vector_norm(flat, float("inf"), dim=1, keepdim=True)
         scaled = flat / torch.where(largest > 0, largest, 1.0)
-        return _like(largest[:, 0] * torch.linalg.vector_norm(scaled, self.p, dim=1), a)
+        return like(largest[:, 0] * torch.linalg.vector_norm(scaled, self.p, dim=1), a)
 
 
 def L2Ball(radius: float, bounds: Bounds | None = (0.0, 1.0)) -> LpBall:
@@ -140,15 +141,14 @@ class L1Ball:
 
     def __post_init__(self) -> None:
         _check(self, self.radius)
-        if isinstance(self.coordinates, bool) or not isinstance(self.coordinates, int) or self.coordinates < 1:
-            raise InvalidInput(f"L1Ball expects a whole number of coordinates ≥ 1, got {self.coordinates!r}")
+        check_whole("L1Ball expects a whole number of coordinates", self.coordinates, least=1)
 
     def start(self, x: Tensor, rand: Rand = torch.rand_like) -> Tensor:
         """x + ε·u^{1/d}·v: v of exponential entries with random signs and unit 1-norm, which is uniform in the ball."""
         sizes = -rand(x).clamp_min(1e-12).log()
         v = sizes * torch.where(rand(x) < 0.5, -1.0, 1.0).to(x.dtype)
         depth = rand(x).flatten(1)[:, 0].pow(1.0 / x[0].numel())
-        return _clip(x + self.radius * v / _like(sizes.flatten(1).sum(1).clamp_min(1e-12) / depth, x), self.bounds)
+        return _clip(x + self.radius * v / like(sizes.flatten(1).sum(1).clamp_min(1e-12) / depth, x), self.bounds)
 
     def direction(self, g: Tensor) -> Tensor:
         flat = g.flatten(1)
@@ -167,7 +167,7 @@ class L1Ball:
         return self._shrunk(step, torch.where(inside, torch.zeros_like(high), high), x)
 
     def _shrunk(self, step: Tensor, tau: Tensor, x: Tensor) -> Tensor:
-        return _clip(x + step.sign() * (step.abs() - _like(tau, x)).clamp_min(0.0), self.bounds)
+        return _clip(x + step.sign() * (step.abs() - like(tau, x)).clamp_min(0.0), self.bounds)
 
     def _holds(self, z: Tensor, x: Tensor) -> Tensor:
         return (z - x).abs().flatten(1).sum(1) <= self.radius
@@ -204,14 +204,14 @@ class Box:
         return _clip(torch.minimum(torch.maximum(z, x - below), x + above), self.bounds)
 
     def _sides(self, x: Tensor) -> tuple[float | Tensor, float | Tensor]:
-        """`below` and `above` where x is."""
+        """`below` and `above` on the device of x."""
         below, above = (s.to(x.device) if isinstance(s, Tensor) else s for s in (self.below, self.above))
         return below, above
 
 
 @dataclass(frozen=True)
 class Everywhere:
-    """All valid inputs: the unconstrained supremum of the distributional form, held back by its cost alone.
+    """All valid inputs: the unconstrained supremum of the distributional form, limited by its cost alone.
 
     The direction is the gradient itself (plain ascent), and the start a point within `nearby` of x in each coordinate,
     because d_IG is flat at x.
@@ -234,7 +234,7 @@ class Everywhere:
 
 
 def check_bounds(x: Tensor, bounds: Bounds | None) -> None:
-    """Refuse inputs outside the bounds: clipping them would be a perturbation nobody asked for."""
+    """Refuse inputs outside the bounds, which clipping would change."""
     if bounds is None:
         return
     low, high = bounds
@@ -250,7 +250,8 @@ def _clip(z: Tensor, bounds: Bounds | None) -> Tensor:
     return z if bounds is None else z.clamp(*bounds)
 
 
-def _like(per_example: Tensor, x: Tensor) -> Tensor:
+def like(per_example: Tensor, x: Tensor) -> Tensor:
+    """(B,) numbers as (B, 1, …), which broadcast over x."""
     return per_example.reshape(-1, *(1,) * (x.dim() - 1))
 
 
@@ -258,8 +259,7 @@ def _check(ball: LinfBall | LpBall | L1Ball | Box | Everywhere, radius: float) -
     if isinstance(radius, Tensor):  # the engine's ε, which a ramp changes without compiling anything again
         return
     bounds = ball.bounds
-    if not isinstance(radius, Real) or not 0.0 <= radius < float("inf"):
-        raise InvalidInput(f"expected a radius ε ≥ 0, got {radius!r}")
+    check_number("expected a finite radius ε", radius)
     if bounds is not None and not (isinstance(bounds, tuple | list) and len(bounds) == 2 and bounds[0] < bounds[1]):
         raise InvalidInput(f"expected bounds (low, high) with low < high, got {bounds!r}")
     if isinstance(bounds, list):  # as JSON has them; the engine keeps steps by their objective, which must hash

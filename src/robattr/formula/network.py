@@ -15,14 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from robattr.errors import InvalidInput, UnsupportedModel
+from robattr.errors import InvalidInput, UnsupportedModel, shape_of
 from robattr.formula.convolution import CustomDerivatives
 
 Model: TypeAlias = Callable[[Tensor], Tensor]
@@ -33,39 +34,39 @@ AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class AffineSplit(NamedTuple):
-    """A network cut behind its first layer, which is affine: net = rest ∘ stem. `name` is the stem's in the network."""
+    """A network cut behind its first layer, which is affine: net = rest ∘ stem. `name` is the stem's name in it."""
 
     name: str
     stem: nn.Module
     rest: nn.Module
 
 
+@dataclass(eq=False, repr=False)
 class Bound:
     """The network as a pure function x ↦ logits of explicit parameters and buffers.
 
-    A plain callable has no module: then `parameters` is empty and the call goes straight through. `affine_split` cuts
-    the module behind its first layer, where that is possible.
+    A plain callable has neither, and is called as it is. `affine_split` cuts a module behind its first layer, where
+    that is possible.
     """
 
-    def __init__(
-        self,
-        call: Model,
-        module: nn.Module | None = None,
-        parameters: dict[str, Tensor] | None = None,
-        buffers: dict[str, Tensor] | None = None,
-        affine_split: AffineSplit | None = None,
-    ) -> None:
-        self.call, self.module, self.affine_split = call, module, affine_split
-        self.parameters, self.buffers = parameters or {}, buffers or {}
+    model: Model
+    parameters: dict[str, Tensor] = field(default_factory=dict)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    affine_split: AffineSplit | None = None
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The network where it is a module."""
+        return self.model if isinstance(self.model, nn.Module) else None
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.run(x)
 
-    def run(self, *inputs: object) -> Tensor:
-        """The network on any inputs, its convolutions with derivatives of our own."""
+    def run(self, *inputs: Any) -> Tensor:
+        """The network on any inputs, its convolutions with custom derivatives."""
         with CustomDerivatives(), nullcontext() if torch.is_grad_enabled() else differentiated(once=True):
             if self.module is None:
-                return self.call(*inputs)  # type: ignore[arg-type]
+                return self.model(*inputs)
             out: Tensor = functional_call(self.module, {**self.parameters, **self.buffers}, inputs)
             return out
 
@@ -75,9 +76,7 @@ class Bound:
 
     def with_parameters(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor] | None = None) -> Bound:
         """The same network with other parameters, and other buffers where they are given."""
-        return Bound(
-            self.call, self.module, parameters, self.buffers if buffers is None else buffers, self.affine_split
-        )
+        return replace(self, parameters=parameters, buffers=self.buffers if buffers is None else buffers)
 
     def split(self) -> tuple[Bound, Bound]:
         """The stem and the rest of the split, on these parameters."""
@@ -85,7 +84,7 @@ class Bound:
         prefix, stem, rest = f"{self.affine_split.name}.", self.affine_split.stem, self.affine_split.rest
         inside = {name.removeprefix(prefix): p for name, p in self.parameters.items() if name.startswith(prefix)}
         behind = {name: p for name, p in self.parameters.items() if not name.startswith(prefix)}
-        return Bound(stem, stem, inside), Bound(rest, rest, behind, self.buffers)
+        return Bound(stem, inside), Bound(rest, behind, self.buffers)
 
 
 def bind(model: Model) -> Bound:
@@ -98,13 +97,8 @@ def bind(model: Model) -> Bound:
         return model
     if not isinstance(model, nn.Module):
         return Bound(model)
-    return Bound(
-        model,
-        model,
-        dict(model.named_parameters()),
-        {name: b.detach().clone() for name, b in model.named_buffers()},
-        affine_split(model),
-    )
+    buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
+    return Bound(model, dict(model.named_parameters()), buffers, affine_split(model))
 
 
 def affine_split(module: nn.Module) -> AffineSplit | None:
@@ -127,18 +121,17 @@ def affine_split(module: nn.Module) -> AffineSplit | None:
 
 
 def _altered(m: nn.Module) -> bool:
-    """Whether a call of `m` does more than its class says: libraries wrap layers by hooks, or by a new `forward`."""
+    """Whether hooks or a replaced `forward`, by which libraries wrap layers, change what a call of `m` does."""
     hooks = (m._forward_hooks, m._forward_pre_hooks, m._backward_hooks, m._backward_pre_hooks)
     return any(hooks) or "forward" in vars(m)
 
 
 def per_example(value: Tensor, x: Tensor, source: object = "the value") -> Tensor:
-    """`value` of `source`, refused where it is not one number per example of x: a mean would count B times."""
+    """`value`; refuse one that is not one number per example of x: a mean would count B times."""
     if not isinstance(value, Tensor) or value.shape != x.shape[:1]:
         name = source if isinstance(source, str) else getattr(source, "__name__", repr(source))
-        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise InvalidInput(
-            f"expected one number per example from {name}, shape ({len(x)},), got {got}: do not average "
+            f"expected one number per example from {name}, shape ({len(x)},), got {shape_of(value)}: do not average "
             "or sum over the batch"
         )
     return value
@@ -149,8 +142,11 @@ def gradient(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     return gradient_and_value(f, z)[0]
 
 
-def gradient_and_value(f: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor, Tensor]:
-    """∇_z Σ f(z) and f(z) (B,), both differentiable in z and in all that f holds."""
+def gradient_and_value(f: Callable[[Tensor], Tensor], z: Tensor, *, allow_zero: bool = False) -> tuple[Tensor, Tensor]:
+    """∇_z Σ f(z) and f(z) (B,), both differentiable in z and in all that f holds.
+
+    Where f does not depend on z the gradient is refused, or zero with `allow_zero`.
+    """
     wanted = torch.is_grad_enabled()
     with torch.enable_grad(), differentiated(once=not wanted):
         v = z if z.requires_grad else z.detach().requires_grad_()
@@ -158,13 +154,15 @@ def gradient_and_value(f: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor
         found = None
         if value.requires_grad:
             (found,) = torch.autograd.grad(value.sum(), v, create_graph=wanted, allow_unused=True)
-    if found is None:  # a zero here would be an attribution of nothing, and an attack that never moves
-        raise no_gradient()
+    if found is None:
+        if not allow_zero:  # it would be an attribution of nothing, or an attack that never moves
+            raise no_gradient()
+        found = torch.zeros_like(z)
     return found, value if wanted else value.detach()
 
 
 def no_gradient() -> UnsupportedModel:
-    """The refusal of a network whose output does not depend on its input, as far as autograd knows."""
+    """The error for a network whose output has no gradient in its input."""
     return UnsupportedModel(
         "the output cannot be differentiated in the input: call it outside torch.inference_mode(), with a model "
         "that neither detaches its input nor runs under no_grad"

@@ -5,20 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Real
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
 
 from robattr.errors import InvalidInput, brief
-from robattr.formula.answers import check_call
+from robattr.formula.answers import check_answers
 from robattr.formula.ascent import PGD, Ascent, maximise
 from robattr.formula.change import Change
-from robattr.formula.checks import check_part
-from robattr.formula.neighbourhoods import Bounds, Everywhere, Neighbourhood, Rand
+from robattr.formula.checks import check_batch, check_callable, check_model, check_number, check_part, check_whole
+from robattr.formula.neighbourhoods import Everywhere, Neighbourhood, Rand, check_bounds
 from robattr.formula.network import Bound, Model, bind, per_example, second_order
 from robattr.formula.scalars import Scalar, cross_entropy
 
@@ -44,8 +43,50 @@ class Rho:
         return self.loss + self.weight * self.penalty
 
 
+class _Objective:
+    """What `Robust` and `Joint` share: the checked call, and sums."""
+
+    terms: Any
+    unchecked: Callable[..., Rho]
+
+    def __call__(
+        self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
+    ) -> Rho:
+        """ρ at a batch. `start` replaces the random start of the adversary, `rand` its random numbers."""
+        self.check(model, x, y, start=start)
+        return self.unchecked(model, x, y, start=start, rand=rand)
+
+    def check(self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None) -> None:
+        """Refuse wrong arguments, and a model whose outputs make ρ meaningless; the outputs are checked once."""
+        starts = () if start is None else start if isinstance(self, Joint) else (start,)
+        check_model(model)
+        check_batch(model, x, y, *starts)
+        for term in self.terms:
+            check_bounds(x, term.within.bounds)
+        climbs = any(term.change.terms for term in self.terms)
+        check_answers(model, x, logits=self.terms[0].loss is cross_entropy, differentiated=climbs)
+
+    def __add__(self, other: _Objective) -> Joint:
+        if not isinstance(other, _Objective):
+            raise InvalidInput(
+                f"`+` of an objective expects another one, such as madry(...) + igr(...), got {brief(other)}"
+            )
+        return Joint(self.terms + other.terms)
+
+    def __radd__(self, other: Any) -> Joint:
+        return Joint(self.terms) if other == 0 else self + other  # sum() begins with 0
+
+    def __mul__(self, factor: float) -> NoReturn:
+        raise InvalidInput(
+            f"an objective is not scaled, got `*` with {brief(factor)}: scale its penalty, as in Robust(…, weight=2), "
+            "or its value, as in 2 * rho(model, x, y).value.mean()"
+        )
+
+    __rmul__ = __mul__
+
+
 @dataclass(frozen=True)
-class Robust:
+class Robust(_Objective):
     """ρ(x, y; θ) = ℓ(x, y; θ) + λ · max_{x' ∈ N(x, ε)} d(x, x').
 
     change    d, what the maximum is taken of        within    N(x, ε)
@@ -74,17 +115,17 @@ class Robust:
     loss: Scalar = cross_entropy
 
     def __post_init__(self) -> None:
-        check_parts(self.weight, self.within, self.by, self.loss, change=self.change)
-        if self.attacked is not None:
-            _check_change("attacked", self.attacked)
+        changes = {"change": self.change} | ({} if self.attacked is None else {"attacked": self.attacked})
+        check_parts(self.weight, self.within, self.by, self.loss, **changes)
 
-    def __call__(
-        self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
-    ) -> Rho:
-        """ρ at a batch. `start` replaces the random start of the adversary, `rand` its random numbers."""
-        starts, climbs = () if start is None else (start,), bool(self.change.terms)
-        check_call(model, x, y, *starts, bounds=self.within.bounds, loss=self.loss, differentiated=climbs)
-        return self.unchecked(model, x, y, start=start, rand=rand)
+    @property
+    def terms(self) -> tuple[Robust]:
+        """This objective alone: what a `Joint` has several of."""
+        return (self,)
+
+    def start(self, x: Tensor, rand: Rand = torch.rand_like) -> Tensor:
+        """A random start of the adversary, (B, ...)."""
+        return self.within.start(x, rand)
 
     def unchecked(
         self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
@@ -102,11 +143,11 @@ class Robust:
         return per_example(self.loss(model, x, y), x, self.loss)
 
     def climbed(self, net: Bound, x: Tensor, z: Tensor, y: Tensor) -> Tensor:
-        """d(x, z) as the adversary sees it, (B,)."""
+        """d(x, z) that the adversary climbs, (B,)."""
         return (self.attacked or self.change).over(self.within)(net, x, z, y)
 
     def penalty(self, net: Bound, x: Tensor, z: Tensor, y: Tensor) -> Tensor:
-        """d(x, z) as it is punished, (B,)."""
+        """d(x, z) of the gradient step, (B,)."""
         return self.change.over(self.within)(net, x, z, y)
 
     def attack(
@@ -117,20 +158,9 @@ class Robust:
             return x.detach()
         return maximise(self.by, lambda z: self.climbed(net, x, z, y), x.detach(), self.within, start=start, rand=rand)
 
-    def __add__(self, other: Robust | Joint) -> Joint:
-        return Joint((self,)) + other
-
-    def __radd__(self, other: int) -> Joint:
-        return Joint((self,)).__radd__(other)
-
-    def __mul__(self, factor: float) -> NoReturn:
-        raise _scaled(factor)
-
-    __rmul__ = __mul__
-
 
 @dataclass(frozen=True)
-class Joint:
+class Joint(_Objective):
     """ρ = ℓ(x) + Σ_j λ_j · max_{x' ∈ N_j} d_j(x, x'): several penalties, each with its own adversary.
 
     `rho1 + rho2` and `sum([rho1, rho2, ...])` make one. The terms share one clean loss, which counts once. Of the
@@ -147,27 +177,6 @@ class Joint:
         if any(t.loss != self.loss for t in self.terms):
             raise InvalidInput("a sum of objectives expects one clean loss in all of them, got several: give them one")
 
-    def __add__(self, other: Robust | Joint) -> Joint:
-        if isinstance(other, Joint):
-            return Joint(self.terms + other.terms)
-        if isinstance(other, Robust):
-            return Joint((*self.terms, other))
-        raise InvalidInput(
-            f"`+` of an objective expects another one, such as madry(...) + igr(...), got {brief(other)}"
-        )
-
-    def __radd__(self, other: int) -> Joint:
-        if other == 0:  # where sum() begins
-            return self
-        raise InvalidInput(
-            f"`+` of an objective expects another one, such as madry(...) + igr(...), got {brief(other)}"
-        )
-
-    def __mul__(self, factor: float) -> NoReturn:
-        raise _scaled(factor)
-
-    __rmul__ = __mul__
-
     @property
     def loss(self) -> Scalar:
         """ℓ, the clean loss of all terms."""
@@ -175,26 +184,12 @@ class Joint:
 
     @property
     def change(self) -> Change:
-        """Every d_j; its value at one x' means nothing, because each has its own."""
+        """All d_j. Its value at one x' has no meaning, because each d_j has its own x'."""
         return Change(tuple(term for t in self.terms for term in t.change.terms))
 
-    @property
-    def within(self) -> SeveralNeighbourhoods:
-        """The product of the neighbourhoods: its start is one start per term."""
-        return SeveralNeighbourhoods(tuple(t.within for t in self.terms))
-
-    @property
-    def by(self) -> SeveralAdversaries:
-        """The adversaries, one per term."""
-        return SeveralAdversaries(tuple(t.by for t in self.terms))
-
-    def __call__(
-        self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
-    ) -> Rho:
-        """ρ at a batch. `start` (n, B, ...) replaces the random starts, `rand` the random numbers."""
-        starts = () if start is None else start
-        check_call(model, x, y, *starts, bounds=self.within.bounds, loss=self.loss, differentiated=True)
-        return self.unchecked(model, x, y, start=start, rand=rand)
+    def start(self, x: Tensor, rand: Rand = torch.rand_like) -> Tensor:
+        """A random start per term, (n, B, ...)."""
+        return torch.stack([term.start(x, rand) for term in self.terms])
 
     def unchecked(
         self, model: Model, x: Tensor, y: Tensor, *, start: Tensor | None = None, rand: Rand = torch.rand_like
@@ -202,8 +197,8 @@ class Joint:
         """ρ at a batch that has been checked."""
         if start is not None and start.shape != (len(self.terms), *x.shape):
             raise InvalidInput(f"expected one start per term, {(len(self.terms), *x.shape)}, got {tuple(start.shape)}")
-        loss = self.clean(model, x, y)  # first: in train mode it moves the buffers that are bound next
-        starts = self.within.start(x, rand) if start is None else start
+        loss = self.terms[0].clean(model, x, y)  # first: in train mode it moves the buffers that are bound next
+        starts = self.start(x, rand) if start is None else start
         net = bind(model)
         with second_order(model):
             worst = [
@@ -211,10 +206,6 @@ class Joint:
             ]
             penalty = self.penalty(net, x, worst, y)
         return Rho(loss, penalty, worst[0])
-
-    def clean(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
-        """ℓ(x, y), (B,)."""
-        return self.terms[0].clean(model, x, y)
 
     def penalty(self, net: Bound, x: Tensor, worst: Sequence[Tensor], y: Tensor) -> Tensor:
         """Σ_j λ_j d_j(x, x*_j), (B,)."""
@@ -224,56 +215,21 @@ class Joint:
         return value
 
 
-@dataclass(frozen=True)
-class SeveralAdversaries:
-    """The adversaries of a `Joint`."""
-
-    parts: tuple[Ascent, ...]
-
-
-@dataclass(frozen=True)
-class SeveralNeighbourhoods:
-    """The neighbourhoods of a `Joint`, for checks and starts."""
-
-    parts: tuple[Neighbourhood, ...]
-
-    @property
-    def bounds(self) -> Bounds | None:
-        found = [part.bounds for part in self.parts if part.bounds is not None]
-        return (max(low for low, _ in found), min(high for _, high in found)) if found else None
-
-    def start(self, x: Tensor, rand: Rand = torch.rand_like) -> Tensor:
-        return torch.stack([part.start(x, rand) for part in self.parts])
-
-
 def averaged(rho: Robust, draws: int) -> Joint:
     """ℓ(x) + λ · mean of d(x, x') over `draws` of x', each from a start of its own.
 
     With `by=PGD(0, 0.0)` the starts are the draws: a mean over random points of N(x, ε) instead of a max.
     """
-    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
-        raise InvalidInput(f"averaged expects a whole number of draws ≥ 1, got {draws!r}")
+    check_whole("averaged expects a whole number of draws", draws, least=1)
     return Joint((replace(rho, weight=rho.weight / draws),) * draws)
-
-
-def _scaled(factor: object) -> InvalidInput:
-    return InvalidInput(
-        f"an objective is not scaled, got `*` with {brief(factor)}: scale its penalty, as in Robust(…, weight=2), "
-        "or its value, as in 2 * rho(model, x, y).value.mean()"
-    )
 
 
 def check_parts(weight: float | Tensor, within: Neighbourhood, by: Ascent, loss: Scalar, **changes: Change) -> None:
     for name, change in changes.items():
-        _check_change(name, change)
-    if not isinstance(weight, Tensor) and not (isinstance(weight, Real) and 0.0 <= weight < float("inf")):
-        raise InvalidInput(f"expected a finite weight λ ≥ 0, got {weight!r}")
-    check_part(within, "within", "a neighbourhood such as LinfBall(0.3)", "bounds", "start", "direction", "project")
-    check_part(by, "by", "an adversary such as PGD(steps=40, step_size=0.01)", "iterates")
-    if not callable(loss):
-        raise InvalidInput(f"expected a loss such as cross_entropy, got {brief(loss)}")
-
-
-def _check_change(name: str, change: object) -> None:
-    if not isinstance(change, Change):
-        raise InvalidInput(f"expected a change such as l1 @ IG() as `{name}`, got {brief(change)}")
+        if not isinstance(change, Change):
+            raise InvalidInput(f"expected a change such as l1 @ IG() as `{name}`, got {brief(change)}")
+    if not isinstance(weight, Tensor):
+        check_number("expected a finite weight λ", weight)
+    check_part(within, "within", Neighbourhood, example="LinfBall(0.3)")
+    check_part(by, "by", Ascent, example="PGD(steps=40, step_size=0.01)")
+    check_callable("expected a loss such as cross_entropy", loss)

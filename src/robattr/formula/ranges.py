@@ -1,7 +1,7 @@
 """The range of an activation, as a value that a network's own forward function can compute with.
 
-An `Interval` takes the place of a tensor and records on its `Tape` what happens to it, so that ranges of derivatives
-can go the same way back. What an operation does to it is a rule; the rules are in `robattr.formula.intervals`.
+An `Interval` takes the place of a tensor and records its operations on a `Tape`, which then propagates ranges of
+derivatives backward. Each operation has a rule, in `robattr.formula.intervals`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ IN_PLACE: dict[Any, Any] = {}
 
 
 class Tape:
-    """The operations of one forward pass: of each result its operands, and the rule backward to each of them."""
+    """The operations of one forward pass: for each result its operands, with the rule backward to each."""
 
     def __init__(self, unit: float = 0.0) -> None:
         self.unit = unit
@@ -192,7 +192,7 @@ def _around(centre: Tensor, radius: Tensor) -> Range:
 
 
 def refused(func: Any) -> UnsupportedModel:
-    """The refusal of a function without a rule."""
+    """The error for a function without a rule."""
     name = name_of(func)
     if "max_pool" in name:
         why = (
@@ -205,5 +205,5 @@ def refused(func: Any) -> UnsupportedModel:
 
 
 def name_of(func: Any) -> str:
-    """What a function is called in a message."""
+    """The name of a function, for a message."""
     return func if isinstance(func, str) else str(getattr(func, "__name__", func)).strip("_")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Protocol
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from robattr.errors import InvalidInput
+from robattr.formula.checks import check_whole
 from robattr.formula.network import Model
 
 
@@ -88,8 +88,7 @@ def weighted_outputs(weights: Sequence[float] | Callable[[Tensor, Tensor], Tenso
 
 def output(k: int) -> WeightedOutputs:
     """z_k(x), the k-th output whatever y is: what to attribute in regression."""
-    if isinstance(k, bool) or not isinstance(k, Integral) or k < 0:
-        raise InvalidInput(f"output expects the number of an output, 0, 1, …, got {k!r}")
+    check_whole("output expects the number of an output", k, least=0)
     return WeightedOutputs((0.0,) * int(k) + (1.0,))
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from numbers import Real
 from typing import TypeGuard
 
 from torch import Tensor
@@ -23,6 +22,7 @@ from robattr.errors import InvalidInput, brief
 from robattr.formula.algebra import Measure
 from robattr.formula.attribution import Attribution
 from robattr.formula.change import Change, Compared, Measured
+from robattr.formula.checks import check_callable, check_number
 from robattr.formula.network import per_example
 
 PAIR = "an attribution such as IG(), or a pair (attribution, reference) such as (Gradient(), frozen(Gradient()))"
@@ -47,8 +47,7 @@ class Size(Measure):
     name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if not callable(self.of):
-            raise InvalidInput(f"Size expects a function of a (B, n) array that returns (B,), got {brief(self.of)}")
+        check_callable("Size expects a function of a (B, n) array that returns (B,)", self.of)
 
     def __call__(self, a: Tensor) -> Tensor:
         return per_example(self.of(a.reshape(len(a), -1)), a, self)
@@ -101,8 +100,7 @@ def power(size: Size, q: float) -> Size:
     """s(a)^q; `power(l1, q)` is the size of proposition 2. Where s(a) = 0 the derivative is 0, for q < 1 by choice."""
     if not isinstance(size, Size):
         raise InvalidInput(f"power expects a size such as l1, got {size!r}: make one by Size(function)")
-    if not isinstance(q, Real) or not q > 0:
-        raise InvalidInput(f"power expects an exponent q > 0, got {q!r}")
+    check_number("power expects a finite exponent q", q, positive=True)
 
     def raised(a: Tensor) -> Tensor:
         s = size(a)
