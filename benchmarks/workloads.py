@@ -108,9 +108,9 @@ def images(count: int, *, channels: int, size: int, high: float) -> tuple[Tensor
     return high * x, y
 
 
-def fit(model: nn.Module, x: Tensor, y: Tensor, *, steps: int) -> None:
+def fit(model: nn.Module, x: Tensor, y: Tensor, *, steps: int, rate: float = 1e-3) -> None:
     """Train for a few steps, so that the network is not random on these images."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     for i in range(steps):
         part = torch.arange(32, device=x.device).add(32 * i) % len(x)
         optimizer.zero_grad()
