@@ -25,7 +25,7 @@ from robattr.data import Dataset
 from robattr.engine.processes import World, choose_device
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import Protocol, paper, scaled
-from robattr.evaluation.cost import evaluation_seconds, seconds_per_pass
+from robattr.evaluation.cost import SECOND_ORDER, attack_passes, seconds_per_pass
 from robattr.evaluation.evaluate_batch import Record, evaluate_batch
 from robattr.evaluation.protocol import is_paper_dataset
 from robattr.evaluation.suite import attribution_attacks
@@ -193,8 +193,8 @@ def measure_on_validation(
             progress(0, len(x))
             each = seconds_per_pass(model, x[:1].to(world.device), y[:1].to(world.device))
             attacks = attribution_attacks(protocol, model, map, images=True)
-            seconds = evaluation_seconds(each, protocol, attacks, examples=len(x), images=True)
-            progress.expect(seconds, f"{len(x):,} validation examples")
+            passes = len(x) * attack_passes(protocol, attacks, images=True)
+            progress.expect(each / SECOND_ORDER * passes, f"{len(x):,} validation examples")
             for some, labels, numbers in zip(x.split(BLOCK), y.split(BLOCK), ids.split(BLOCK), strict=True):
                 inputs = some.to(world.device), labels.to(world.device)
                 records += evaluate_batch(model, *inputs, ids=numbers.tolist(), protocol=protocol, map=map).records

@@ -12,6 +12,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from robattr.engine.batch_size import rows_that_fit
 from robattr.errors import InvalidInput, nearest
 from robattr.formula.attribution import IG
 from robattr.formula.network import Bound, Model, bind, gradient, second_order
@@ -164,6 +165,12 @@ def saliency(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor) -> Ten
         if not short.all():
             quick[~short] = map(net, x[~short], y[~short])
         return quick
+
+
+def saliency_in_parts(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """`saliency` of any number of examples, as many at a time as fit in memory."""
+    size = rows_that_fit(model, x, passes=map.together)
+    return torch.cat([saliency(map, model, *part) for part in zip(x.split(size), y.split(size), strict=True)])
 
 
 def smooth_grad(samples: int = 20, sigma: float = 0.15, *, seed: int = 0) -> AttributionMap:

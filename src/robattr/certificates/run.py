@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from robattr._progress import Counter
 from robattr.certificates.attack import KINDS
 from robattr.certificates.certificate import Bounds, Certificate, bounds_from
 from robattr.certificates.challenge import Challenge
@@ -178,7 +179,7 @@ def _recorded(
     with arithmetic("fp32", examples.device.type):
         examples.check(differentiated=copies > 1)
         if out is None:
-            watch = _Counter(progress, each * len(examples.x))
+            watch = Counter(progress, each * len(examples.x))
             watch(0)
             records = [r for at in examples.batches for r in _batch(examples, at, make, watch)]
             records.sort(key=lambda r: int(r["id"]))
@@ -192,7 +193,7 @@ def _recorded(
             _check_same(examples, path, done)
             out.wait()  # all have counted before one writes
             mine = examples.batches[out.rank :: out.world]
-            watch = _Counter(progress, each * sum(map(len, mine)))
+            watch = Counter(progress, each * sum(map(len, mine)))
             left = [some for at in mine if (some := [i for i in at if examples.ids[i] not in done])]
             watch(watch.total - each * sum(map(len, left)))
             for at in left:
@@ -212,7 +213,7 @@ def _recorded(
     return records, json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
 
 
-def _batch(examples: Examples, at: Sequence[int], make: Make, watch: _Counter) -> list[Record]:
+def _batch(examples: Examples, at: Sequence[int], make: Make, watch: Counter) -> list[Record]:
     """The records of a batch, in parts where the memory of the device is too small."""
     before = watch.done
 
@@ -250,16 +251,3 @@ def _check_same(examples: Examples, path: Path, done: set[int]) -> None:
         examples.parts(
             lambda part: check_same_map(path, some[part], examples.model, examples.map, examples.examples_of), len(some)
         )
-
-
-@dataclass
-class _Counter:
-    """Adds up what it is told and passes the sum on."""
-
-    progress: Progress
-    total: int
-    done: int = 0
-
-    def __call__(self, more: int) -> None:
-        self.done += more
-        self.progress(self.done, self.total)

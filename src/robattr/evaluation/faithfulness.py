@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from robattr.attacks import per_example_rng
-from robattr.attacks.maps import AttributionMap, constant_along_ray, saliency
+from robattr.attacks.maps import AttributionMap, constant_along_ray, saliency_in_parts
 from robattr.engine.batch_size import rows_that_fit
 from robattr.evaluation.scores import AREAS, GAINS
 from robattr.formula.network import bind, second_order
@@ -90,9 +90,7 @@ def contributions(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor) -
 
 def input_dependence(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """The same-class cosine of the maps of at most COMPARED examples: 1 where the map is constant."""
-    size = rows_that_fit(model, x, passes=map.together)
-    parts = zip(x[:COMPARED].split(size), y[:COMPARED].split(size), strict=True)
-    return class_cosine(torch.cat([saliency(map, model, a, b) for a, b in parts]), y[:COMPARED])
+    return class_cosine(saliency_in_parts(map, model, x[:COMPARED], y[:COMPARED]), y[:COMPARED])
 
 
 def windows(maps: Tensor, rows: Sequence[per_example_rng.Row], *keys: int, images: bool) -> Tensor:
