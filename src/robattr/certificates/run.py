@@ -23,14 +23,13 @@ from robattr.engine.files import read_object, write_atomically
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation.output_dir import OutputDir, provenance
 from robattr.evaluation.records import append, begin, merge, read, recorded, seconds_spent
-from robattr.evaluation.resume_checks import check_same_map, check_same_predictions
+from robattr.evaluation.resume_checks import check_same
 from robattr.evaluation.summary import edited, sealed
 from robattr.metrics import intervals
 
 Progress = Callable[[int, int], None]
 Make = Callable[[Sequence[int], Callable[[int], None]], list[Record]]
 ENOUGH = 0.5  # seconds to time
-PROBED = 16  # records whose map is computed again before they are continued
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,7 @@ def _recorded(
             done = begin(path, settings)
             before = seconds_spent(path)
             _check_unedited(path, done)
-            _check_same(examples, path, done)
+            check_same(path, done, examples)
             out.wait()  # all have counted before one writes
             mine = examples.batches[out.rank :: out.world]
             watch = Counter(progress, each * sum(map(len, mine)))
@@ -239,15 +238,4 @@ def _check_unedited(path: Path, done: set[int]) -> None:
         raise CheckpointError(
             f"{file} does not agree with its records ({odd}): delete it, and the same command makes it from them; "
             "if they were edited, use --fresh"
-        )
-
-
-def _check_same(examples: Examples, path: Path, done: set[int]) -> None:
-    """Refuse to continue records of other examples, of another model, or of another map."""
-    known = [r for r in read(path) if r["id"] in set(examples.ids)] if done else []
-    check_same_predictions(path, known, examples.model, examples.examples_of)
-    if known:
-        some = known[:PROBED]
-        examples.parts(
-            lambda part: check_same_map(path, some[part], examples.model, examples.map, examples.examples_of), len(some)
         )

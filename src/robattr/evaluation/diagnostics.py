@@ -53,11 +53,6 @@ def vanishing(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return (gradient(lambda z: cross_entropy(net, z, y), x) == 0).flatten(1).all(dim=1)
 
 
-def spread(points: Sequence[int], count: int) -> list[int]:
-    """Places in `count` scored iterates that correspond to the iterations `points`, the last to the last."""
-    return [round((t - 1) * (count - 1) / max(1, points[-1] - 1)) for t in points]
-
-
 def curve_attack(attack: IFIA) -> IFIA:
     """The attack of the curve over ε: one run of half the iterations (docs/evaluation.md says what that loses).
 

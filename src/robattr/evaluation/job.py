@@ -7,12 +7,10 @@ resumed any number of times, writes the same records.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from robattr._progress import Watch, expect, silent
@@ -23,6 +21,7 @@ from robattr.engine.parts import Parts
 from robattr.evaluation import gallery
 from robattr.evaluation.cost import SECOND_ORDER, attack_passes, seconds_per_pass
 from robattr.evaluation.evaluate_batch import Batch, Record, evaluate_batch
+from robattr.evaluation.example_set import ExampleSet
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.suite import attribution_attacks
 
@@ -31,7 +30,7 @@ PAYS = 120.0  # seconds of an attack from which compiling it pays: that takes 20
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(ExampleSet):
     """Everything that the records depend on."""
 
     model: nn.Module
@@ -49,10 +48,6 @@ class Job:
     paces: list[float] = field(default_factory=list)
     """Seconds per pass of each batch that was attacked."""
 
-    @property
-    def device(self) -> torch.device:
-        return next((p.device for p in self.model.parameters()), self.x.device)
-
     @cached_property
     def short(self) -> bool:
         """Whether the one-pass shortcut applies to most examples; the attack splits the others itself."""
@@ -67,16 +62,7 @@ class Job:
 
     def batches(self) -> list[range]:
         """Positions of the examples of each batch."""
-        return [range(at, min(at + self.size, len(self.x))) for at in range(0, len(self.x), self.size)]
-
-    def examples(self, at: Sequence[int]) -> tuple[Tensor, Tensor, list[int]]:
-        index = torch.tensor(list(at), dtype=torch.long, device=self.x.device)
-        return self.x[index].to(self.device), self.y[index].to(self.device), [self.ids[i] for i in at]
-
-    def examples_of(self, records: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor, list[int]]:
-        """The examples of some records, in the same order."""
-        position = {i: at for at, i in enumerate(self.ids)}
-        return self.examples([position[r["id"]] for r in records])
+        return self.cut(self.size)
 
     def batch(self, at: Sequence[int], *, walks: bool = False) -> Batch:
         """The records of some examples, with the walks of those that a gallery of all may show.
@@ -93,7 +79,7 @@ class Job:
         return Batch(records, shown)
 
     def _batch(self, at: Sequence[int], *, walks: bool) -> Batch:
-        x, y, ids = self.examples(at)
+        x, y, ids = self.take(at)
         early = len(set(ids) & set(sorted(self.ids)[: gallery.FIRST]))
         return evaluate_batch(
             self.model, x, y, ids=ids, protocol=self.protocol, map=self.map, source=self.source,

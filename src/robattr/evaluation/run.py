@@ -38,7 +38,7 @@ from robattr.evaluation.job import Job
 from robattr.evaluation.output_dir import OutputDir, provenance
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import append, begin, merge, read
-from robattr.evaluation.resume_checks import check_same_map, check_same_predictions, digest_of_weights
+from robattr.evaluation.resume_checks import check_same, digest_of_weights
 from robattr.evaluation.scores import PROBED
 from robattr.evaluation.suite import prediction_attacks
 from robattr.evaluation.summary import check as check_summary
@@ -119,7 +119,7 @@ def _recorded(job: Job, path: Path, out: OutputDir) -> tuple[list[Record], int]:
     Each process writes the records of its batches; the first one then merges all of them.
     """
     wanted, done = set(job.ids), begin(path, _fingerprint(job))
-    _check_same(job, path, done)
+    check_same(path, done, job)
     out.wait()  # all have counted before one writes
     mine = job.batches()[out.rank :: out.world]
     total = sum(map(len, mine))
@@ -138,17 +138,6 @@ def _recorded(job: Job, path: Path, out: OutputDir) -> tuple[list[Record], int]:
         merge(path, job.ids)
     out.wait()
     return [r for r in read(path) if r["id"] in wanted], len(wanted & done)
-
-
-def _check_same(job: Job, path: Path, done: set[int]) -> None:
-    """Refuse to continue records of other examples, of another model, or of another map."""
-    known = [r for r in read(path) if r["id"] in set(job.ids)] if done else []
-    check_same_predictions(path, known, job.model, job.examples_of)
-    if with_map := [r for r in known if r.get("centre")][:PROBED]:
-        job.parts(
-            lambda part: check_same_map(path, with_map[part], job.model, job.map, job.examples_of),
-            len(with_map[: job.size]),
-        )
 
 
 def _finished(job: Job, path: Path) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robattr._form import by_columns, check_form, fits, parse_json
-from robattr.errors import CheckpointError
+from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import records as files
 from robattr.evaluation.ablation import advantage
 from robattr.evaluation.protocol import Protocol
@@ -51,14 +51,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def read_checked(path: Path) -> tuple[dict[str, Any], Rows]:
-    """A summary and all records beside it, with which it must agree.
-
-    Where it has the digest of their file, and that is unchanged, the records are read without their diagnostics.
-    """
+    """A summary and all records beside it, with which it must agree."""
     summary, lines = read(path), path.with_suffix(".jsonl")
-    unchanged = files.read_scores(lines, summary["file"]) if summary.get("file") else None
-    records = unchanged or (files.read(lines) if lines.is_file() else [])
-    check(summary, records_of(summary, records), source=path, unchanged=bool(unchanged))
+    records = files.read(lines) if lines.is_file() else []
+    check(summary, records_of(summary, records), source=path)
     return summary, records
 
 
@@ -130,17 +126,15 @@ def sealed(summary: Mapping[str, Any], records: Rows, file: Path | None = None) 
     return {**made, "digest": digest(made)}
 
 
-def check(
-    summary: Mapping[str, Any], records: Rows, *, source: Path, rounding: float = 0.0, unchanged: bool = False
-) -> None:
+def check(summary: Mapping[str, Any], records: Rows, *, source: Path, rounding: float = 0.0) -> None:
     """Reject a summary that was not made of these records: what is printed is what the records give.
 
     The digests are compared where the summary has them, that of the file first, which is quick; the values and counts
     of its columns always. `rounding` is the error of a score in the records; columns that no record has are left out
-    with it. `unchanged`: the file of the records is known to have its digest.
+    with it.
     """
     lines = source.with_suffix(".jsonl")
-    unchanged = unchanged or bool(summary.get("file") and summary["file"] == files.file_digest(lines))
+    unchanged = summary.get("file") and summary["file"] == files.file_digest(lines)
     odd = edited(summary, None if rounding or unchanged else records)
     odd = odd or _disagreement(summary, records, rounding=rounding)
     if odd:
@@ -204,6 +198,8 @@ def compare(first: Rows, second: Rows) -> dict[str, intervals.Comparison]:
     keys = [ACCURACIES.get(name, name) for name in names]
     place = [{r["id"]: at for at, r in enumerate(rows)} for rows in (first, second)]
     shared = sorted(place[0].keys() & place[1].keys())
+    if not shared:
+        raise InvalidInput("expected two evaluations of the same examples, got no id in common: evaluate both alike")
     at = [[where[i] for i in shared] for where in place]
     found = {}
     for name, one, two in zip(names, _table(first, keys), _table(second, keys), strict=True):
