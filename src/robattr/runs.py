@@ -26,8 +26,9 @@ from robattr.engine.processes import World, choose_device
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import Protocol, paper, scaled
 from robattr.evaluation.cost import SECOND_ORDER, attack_passes, seconds_per_pass
-from robattr.evaluation.evaluate_batch import Record, evaluate_batch
+from robattr.evaluation.evaluate_batch import evaluate_batch
 from robattr.evaluation.protocol import is_paper_dataset
+from robattr.evaluation.records import Record
 from robattr.evaluation.suite import attribution_attacks
 from robattr.metrics import intervals
 from robattr.models import zoo

@@ -167,10 +167,12 @@ def saliency(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor) -> Ten
         return quick
 
 
-def saliency_in_parts(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """`saliency` of any number of examples, as many at a time as fit in memory."""
+def in_parts(
+    of: Callable[[Tensor, Tensor], Tensor], map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor
+) -> Tensor:
+    """of(x, y), which computes the map, on as many examples at a time as fit in memory."""
     size = rows_that_fit(model, x, passes=map.together)
-    return torch.cat([saliency(map, model, *part) for part in zip(x.split(size), y.split(size), strict=True)])
+    return torch.cat([of(*part) for part in zip(x.split(size), y.split(size), strict=True)])
 
 
 def smooth_grad(samples: int = 20, sigma: float = 0.15, *, seed: int = 0) -> AttributionMap:

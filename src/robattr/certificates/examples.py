@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from robattr.attacks.maps import AttributionMap
 from robattr.certificates.certificate import bounds_from
 from robattr.certificates.challenge import CERTIFICATES, Challenge, challenge
-from robattr.certificates.record import Record, Rows, attack_record, identities, tally_of, with_counts
+from robattr.certificates.record import attack_record, identities, tally_of, with_counts
 from robattr.certificates.smoothing import Smoothing, tally
 from robattr.engine import in_use
 from robattr.engine.batch_size import rows_that_fit
@@ -20,6 +20,7 @@ from robattr.engine.parts import Parts
 from robattr.errors import InvalidInput
 from robattr.evaluation.checks import ModelProbe, require
 from robattr.evaluation.example_set import ExampleSet
+from robattr.evaluation.records import Record, Rows
 from robattr.evaluation.resume_checks import digest_of_weights
 
 

@@ -15,14 +15,14 @@ from robattr.certificates.attack import KINDS
 from robattr.certificates.certificate import Bounds, Certificate, bounds_from
 from robattr.certificates.challenge import Challenge
 from robattr.certificates.examples import Examples
-from robattr.certificates.record import Record, tally_of
+from robattr.certificates.record import tally_of
 from robattr.certificates.smoothing import Smoothing, tally
 from robattr.certificates.summary import at_radius, challenged, per_example
 from robattr.engine import precision as arithmetic
 from robattr.engine.files import read_object, write_atomically
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation.output_dir import OutputDir, provenance
-from robattr.evaluation.records import append, begin, merge, read, recorded, seconds_spent
+from robattr.evaluation.records import Record, append, begin, merge, read, recorded, seconds_spent
 from robattr.evaluation.resume_checks import check_same
 from robattr.evaluation.summary import edited, sealed
 from robattr.metrics import intervals
@@ -202,14 +202,13 @@ def _recorded(
             out.wait()
             if out.rank == 0:
                 merge(path, examples.ids)
-                wanted = [r for r in read(path) if r["id"] in set(examples.ids)]
+                wanted = read(path, examples.ids)
                 spent = seconds_spent(path, before + (time.monotonic() - began) * bool(left))
                 text = json.dumps(sealed(summary(wanted, spent), wanted), indent=1, allow_nan=False)
                 write_atomically(path.with_suffix(".json"), f"{text}\n".encode())
             lock.check()
     out.wait()
-    records = [r for r in read(path) if r["id"] in set(examples.ids)]
-    return records, json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    return read(path, examples.ids), json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
 
 
 def _batch(examples: Examples, at: Sequence[int], make: Make, watch: Counter) -> list[Record]:
@@ -233,8 +232,7 @@ def _check_unedited(path: Path, done: set[int]) -> None:
         return
     if made is None:
         return
-    ids = set(made["per_example"]["id"])
-    if odd := edited(made, [r for r in read(path) if r["id"] in ids]):
+    if odd := edited(made, read(path, made["per_example"]["id"])):
         raise CheckpointError(
             f"{file} does not agree with its records ({odd}): delete it, and the same command makes it from them; "
             "if they were edited, use --fresh"

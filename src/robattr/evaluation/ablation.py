@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from robattr.evaluation.records import Rows
 from robattr.evaluation.scores import COMPARED
-
-Rows = Sequence[Mapping[str, Any]]
 
 WITHOUT_GRADIENTS = ("random", "score")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,9 +16,8 @@ from torch import Tensor, nn
 
 from robattr.attacks import per_example_rng
 from robattr.attacks.ifia import IFIA
-from robattr.attacks.maps import AttributionMap, saliency_in_parts
+from robattr.attacks.maps import AttributionMap, in_parts, saliency
 from robattr.attacks.pgd import PGDAttack
-from robattr.engine.batch_size import rows_that_fit
 from robattr.evaluation.scores import COMPARED, SATURATED
 from robattr.formula.ascent import Best, RandomSearch
 from robattr.formula.neighbourhoods import LinfBall
@@ -39,9 +39,7 @@ def completeness_gap(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor
     """
     with second_order(model), torch.no_grad():
         net = bind(model).detach()
-        size = rows_that_fit(model, x, passes=map.together)
-        parts = zip(x.split(size), y.split(size), strict=True)
-        summed = torch.cat([map.of(net, a, b).flatten(1).sum(dim=1) for a, b in parts])
+        summed = in_parts(lambda a, b: map.of(net, a, b).flatten(1).sum(dim=1), map, model, x, y)
         change = logit(net, x, y) - logit(net, torch.zeros_like(x), y)
         return gap(summed, change)
 
@@ -84,7 +82,7 @@ def score_against_eps(
     """
     low, high = attack.bounds
     once, ids = curve_attack(attack), [int(r["id"]) for r in records]
-    clean = saliency_in_parts(attack.map, attack.model, x, y)
+    clean = in_parts(partial(saliency, attack.map, attack.model), attack.map, attack.model, x, y)
     own, strict = _paper_scores(records, x.device), "attacks" in records[0]
     curve: dict[str, list[float | None]] = {"eps": [0.0]}
     lowest = {name: torch.ones(len(x), dtype=torch.float64, device=x.device) for name in COMPARED}
@@ -168,6 +166,4 @@ def twin_cosine(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor, *, 
     """(B,) the cosine of the maps of the network and of its relative twin: an attack on a twin far away misses."""
     with second_order(model), torch.no_grad():
         nets = bind(model).detach(), bind(smooth(model, beta, relative=True)).detach()
-        size = rows_that_fit(model, x, passes=map.together)
-        parts = [[map(net, a, b) for a, b in zip(x.split(size), y.split(size), strict=True)] for net in nets]
-        return cosine(*(torch.cat(part) for part in parts))
+        return cosine(*(in_parts(partial(map, net), map, model, x, y) for net in nets))

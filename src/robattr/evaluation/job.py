@@ -20,9 +20,10 @@ from robattr.engine.batch_size import rows_that_fit
 from robattr.engine.parts import Parts
 from robattr.evaluation import gallery
 from robattr.evaluation.cost import SECOND_ORDER, attack_passes, seconds_per_pass
-from robattr.evaluation.evaluate_batch import Batch, Record, evaluate_batch
+from robattr.evaluation.evaluate_batch import Batch, evaluate_batch
 from robattr.evaluation.example_set import ExampleSet
 from robattr.evaluation.protocol import Protocol
+from robattr.evaluation.records import Record
 from robattr.evaluation.suite import attribution_attacks
 
 BATCH = (8, 512)  # fewest and most examples attacked together

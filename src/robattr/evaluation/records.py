@@ -27,6 +27,7 @@ from robattr.evaluation.gallery import ENDING
 from robattr.evaluation.scores import AGREEMENT, CONTROLS, FAITHFULNESS
 
 Record = dict[str, Any]
+Rows = Sequence[Mapping[str, Any]]
 
 SCORES = (*AGREEMENT, *CONTROLS, *FAITHFULNESS, "confidence")
 FLAG = (bool, None)
@@ -80,12 +81,12 @@ def merge(path: Path, ids: Iterable[int]) -> None:
         part.unlink()
 
 
-def read(path: Path) -> list[Record]:
-    """All records at `path`, sorted by id, each id once; also those of a running evaluation."""
-    records = [record for _, record in _lines(path).values()]
+def read(path: Path, ids: Iterable[int] | None = None) -> list[Record]:
+    """The records at `path`, of some or all ids, sorted by id, each id once; also of a running evaluation."""
+    records = {i: record for i, (_, record) in _lines(path).items()}
     if not records:
         raise CheckpointError(f"expected records at {path}, found none: run `robattr evaluate` first")
-    return records
+    return list(records.values()) if ids is None else [records[i] for i in sorted(records.keys() & set(ids))]
 
 
 def recorded(path: Path) -> set[int]:

@@ -6,10 +6,9 @@ Equal weights and names are not enough: the model's code or the files of a folde
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import isnan
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +16,13 @@ from torch import Tensor, nn
 from robattr.attacks.maps import AttributionMap, saliency
 from robattr.errors import CheckpointError
 from robattr.evaluation.example_set import ExampleSet
-from robattr.evaluation.records import read
+from robattr.evaluation.records import Rows, read
 from robattr.evaluation.scores import PROBED
 from robattr.formula.network import second_order
 
 PROBABILITY_TOLERANCE = 0.01  # other hardware may change a probability by this much
 CENTRE_TOLERANCE = 0.005  # and a mass centre, as a share of the side
 BATCH = 256
-
-Rows = Sequence[Mapping[str, Any]]
 
 
 def label_probability(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,7 +71,7 @@ def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 def check_same(path: Path, done: set[int], examples: ExampleSet) -> None:
     """Reject records, those of the ids `done`, that are of other examples, of another model or of another map."""
-    known = [r for r in read(path) if r["id"] in set(examples.ids)] if done else []
+    known = read(path, examples.ids) if done else []
     _check_predictions(path, known, examples)
     if some := [r for r in known if r.get("centre")][:PROBED]:
         examples.parts(lambda part: _check_map(path, some[part], examples), len(some))

@@ -31,13 +31,12 @@ from robattr.evaluation.diagnostics import (
     score_against_eps,
     twin_cosine,
 )
-from robattr.evaluation.evaluate_batch import Record
-from robattr.evaluation.faithfulness import COMPARED, input_dependence
+from robattr.evaluation.faithfulness import SAME_CLASS, input_dependence
 from robattr.evaluation.flags import alarms, flags
 from robattr.evaluation.job import Job
 from robattr.evaluation.output_dir import OutputDir, provenance
 from robattr.evaluation.protocol import Protocol
-from robattr.evaluation.records import append, begin, merge, read
+from robattr.evaluation.records import Record, append, begin, merge, read
 from robattr.evaluation.resume_checks import check_same, digest_of_weights
 from robattr.evaluation.scores import PROBED
 from robattr.evaluation.suite import prediction_attacks
@@ -137,7 +136,7 @@ def _recorded(job: Job, path: Path, out: OutputDir) -> tuple[list[Record], int]:
     if out.rank == 0:
         merge(path, job.ids)
     out.wait()
-    return [r for r in read(path) if r["id"] in wanted], len(wanted & done)
+    return read(path, job.ids), len(wanted & done)
 
 
 def _finished(job: Job, path: Path) -> bool:
@@ -188,7 +187,7 @@ def _diagnose(job: Job, records: list[Record], made: dict[str, Any]) -> None:
     """Add to the summary `made` what the records do not tell, from a few examples; reports its progress in passes."""
     right = [r for r in records if r["correct"]][:PROBED]
     scored = [r for r in records if r["kept"] is not None]
-    probed, compared = scored[:PROBED], scored[:COMPARED]
+    probed, compared = scored[:PROBED], scored[:SAME_CLASS]
     pgd, attack = prediction_attacks(job.protocol, job.model)[0], job.attacks(batch=job.compiled_for)[0]
     costed, guide = attack.shortened() if job.short else attack, job.map.guide or job.map
     sharpest = max((beta for a in job.protocol.attacks for beta in a.betas if beta < inf), default=None)

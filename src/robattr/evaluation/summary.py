@@ -17,10 +17,9 @@ from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import records as files
 from robattr.evaluation.ablation import advantage
 from robattr.evaluation.protocol import Protocol
+from robattr.evaluation.records import Rows
 from robattr.evaluation.scores import AGREEMENT, CONTROLS, FAITHFULNESS, curve_points
 from robattr.metrics import intervals
-
-Rows = Sequence[Mapping[str, Any]]
 
 ACCURACIES = {"nat_acc": "correct", "adv_acc": "adv_correct"}
 

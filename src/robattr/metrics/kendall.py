@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from robattr.metrics._validation import by_slabs, check_maps, check_pair, counted, rows, spoiled, tied_pairs
+from robattr.metrics._validation import by_rows, check_maps, counted, rows, spoiled, tied_pairs
 
 _SMALL = 16  # blocks of positions this short are compared pair by pair: cheaper than four more partitions
 
@@ -25,9 +25,7 @@ def kendall(a: Tensor, b: Tensor, *, mask: Tensor | None = None) -> Tensor:
     >>> kendall(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[3.0, 2.0, 1.0]]))
     tensor([-1.], dtype=torch.float64)
     """
-    check_pair(a, b)
-    tau = by_slabs(_tau_b, rows(a, mask), rows(b, mask))
-    return tau.masked_fill(spoiled(a, mask) | spoiled(b, mask), float("nan"))
+    return by_rows(_tau_b, a, b, mask)
 
 
 def tie_ceiling(a: Tensor, *, mask: Tensor | None = None) -> Tensor:
