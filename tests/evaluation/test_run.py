@@ -37,7 +37,7 @@ def test_one_pass_instead_of_many_makes_larger_batches(monkeypatch: pytest.Monke
     flat = torch.full_like(x, 100.0)
     net, y, ids = resnet(3, 1, channels=1), torch.zeros(12).long(), list(range(12))
     sizes = [
-        Job(net, images, y, ids, protocol, map, source=None, compiled=False).size
+        Job(net, map, images, y, ids, protocol, compiled=False).size
         for images in (x, flat)
         for map in (integrated_gradients(100), simple_gradient())
     ]

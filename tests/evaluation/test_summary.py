@@ -11,7 +11,7 @@ import pytest
 
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import compare
-from robattr.evaluation.summary import check, read_checked, records_of, sealed
+from robattr.evaluation.summary import advantage, check, read_checked, records_of, sealed
 
 
 def test_columns_are_means_of_the_records(plain) -> None:
@@ -121,3 +121,13 @@ def test_records_that_were_changed_are_refused(plain, tmp_path: Path) -> None:
 def test_a_summary_finds_its_records_among_others(plain) -> None:
     assert records_of({"examples": 3}, plain.records) == plain.records[:3]
     assert records_of({"examples": 2, "ids": [7, 4]}, plain.records) == [plain.records[4], plain.records[7]]
+
+
+def test_the_advantage_of_noise_is_over_all_attacks_by_gradients() -> None:
+    records = [
+        {"attacks": {"paper": [0.6, 0.7], "random": [0.8, 0.5], "rank": [0.5, 0.6]}},
+        {"attacks": {"paper": [0.4, 0.7], "random": [0.9, 0.9], "rank": [None, None]}},
+        {"correct": False},
+    ]
+    assert advantage(records, "random") == pytest.approx(0.1 / 2)
+    assert advantage(records, "score") is None

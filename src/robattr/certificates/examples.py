@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from torch import Tensor, nn
-
-from robattr.attacks.maps import AttributionMap
 from robattr.certificates.certificate import bounds_from
 from robattr.certificates.challenge import CERTIFICATES, Challenge, challenge
 from robattr.certificates.record import attack_record, identities, tally_of, with_counts
 from robattr.certificates.smoothing import Smoothing, tally
 from robattr.engine import in_use
 from robattr.engine.batch_size import rows_that_fit
-from robattr.engine.parts import Parts
 from robattr.errors import InvalidInput
 from robattr.evaluation.checks import ModelProbe, require
 from robattr.evaluation.example_set import ExampleSet
@@ -28,14 +24,8 @@ from robattr.evaluation.resume_checks import digest_of_weights
 class Examples(ExampleSet):
     """A model and a map on examples, and the noise. `bounds` are the range of the data."""
 
-    model: nn.Module
-    map: AttributionMap
-    x: Tensor
-    y: Tensor
-    ids: list[int]
     smoothing: Smoothing
     bounds: tuple[float, float] = (0.0, 1.0)
-    parts: Parts = field(default_factory=Parts, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not len(self.x) == len(self.y) == len(self.ids) > 0 or len(set(self.ids)) != len(self.ids):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,8 +13,9 @@ from robattr.attacks.maps import AttributionMap
 from robattr.engine.parts import Parts
 
 
+@dataclass(frozen=True)
 class ExampleSet:
-    """Examples x with labels y and ids, a model and a map; the base of dataclasses with these fields.
+    """A model, a map, and examples x with labels y and ids.
 
     `parts` divides a batch where the memory of the device is too small.
     """
@@ -23,7 +25,7 @@ class ExampleSet:
     x: Tensor
     y: Tensor
     ids: list[int]
-    parts: Parts
+    parts: Parts = field(default_factory=Parts, kw_only=True, repr=False, compare=False)
 
     @property
     def device(self) -> torch.device:

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from torch import Tensor, nn
+from torch import nn
 
 from robattr._progress import Watch, expect, silent
 from robattr.attacks.ifia import IFIA, LEAST
-from robattr.attacks.maps import AttributionMap, constant_along_ray
+from robattr.attacks.maps import constant_along_ray
 from robattr.engine.batch_size import rows_that_fit
-from robattr.engine.parts import Parts
 from robattr.evaluation import gallery
 from robattr.evaluation.cost import SECOND_ORDER, attack_passes, seconds_per_pass
 from robattr.evaluation.evaluate_batch import Batch, evaluate_batch
@@ -34,18 +33,12 @@ PAYS = 120.0  # seconds of an attack from which compiling it pays: that takes 20
 class Job(ExampleSet):
     """Everything that the records depend on."""
 
-    model: nn.Module
-    x: Tensor
-    y: Tensor
-    ids: list[int]
     protocol: Protocol
-    map: AttributionMap
-    source: nn.Module | None
-    compiled: bool | None
+    source: nn.Module | None = None
+    compiled: bool | None = None
     directions: str | None = None
     watch: Watch = silent
     title: str = ""
-    parts: Parts = field(default_factory=Parts)
     paces: list[float] = field(default_factory=list)
     """Seconds per pass of each batch that was attacked."""
 

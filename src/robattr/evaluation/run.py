@@ -87,7 +87,8 @@ def evaluate(
     if map.complete:  # the settings record the points of this map, whatever the protocol's default
         protocol = replace(protocol, N=map.nodes)
     names = list(range(len(x))) if ids is None else [int(i) for i in ids]
-    job = Job(model, x, y, names, protocol, map, source, compiled, None if directions == precision else directions)
+    directions = None if directions == precision else directions
+    job = Job(model, map, x, y, names, protocol, source, compiled, directions)
     with arithmetic(precision, job.device.type):
         check(model, x.to(job.device), y.to(job.device), job.ids, protocol, differentiated=source is None)
         if source is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import isclose
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,13 @@ from numpy.typing import NDArray
 from robattr._form import by_columns, check_form, fits, parse_json
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import records as files
-from robattr.evaluation.ablation import advantage
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import Rows
-from robattr.evaluation.scores import AGREEMENT, CONTROLS, FAITHFULNESS, curve_points
+from robattr.evaluation.scores import AGREEMENT, COMPARED, CONTROLS, FAITHFULNESS, curve_points
 from robattr.metrics import intervals
 
 ACCURACIES = {"nat_acc": "correct", "adv_acc": "adv_correct"}
+WITHOUT_GRADIENTS = ("random", "score")  # attacks of `strict`
 
 
 NUMBER, COUNT = (float, None), (int, None)
@@ -112,6 +113,27 @@ def _of_strict(scored: Rows) -> dict[str, Any]:
         "noise_advantage": advantage(scored, "random"),
         "search_advantage": advantage(scored, "score"),
     }
+
+
+def advantage(records: Rows, name: str) -> float | None:
+    """How much lower an attack is than all attacks by gradients, on average: the larger over the scores, or None."""
+    rows = [r["attacks"] for r in records if name in (r.get("attacks") or {})]
+    if not rows:
+        return None
+    return max(
+        fmean(max(0.0, lowest(row, at, but=WITHOUT_GRADIENTS) - _value(row[name], at)) for row in rows)
+        for at in range(len(COMPARED))
+    )
+
+
+def lowest(row: Mapping[str, Any], at: int, *, but: Collection[str] = ()) -> float:
+    """The worst case of an example without some attacks; 1 where none of the others kept the label."""
+    return min((_value(pair, at) for name, pair in row.items() if name not in but), default=1.0)
+
+
+def _value(pair: Sequence[float | None], at: int) -> float:
+    value = pair[at]
+    return 1.0 if value is None else value
 
 
 def digest(content: Any) -> str:
