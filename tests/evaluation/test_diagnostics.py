@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from evaluation_fixtures import IG, TOY
-from robattr.attacks import IFIA, integrated_gradients, simple_gradient
+from robattr.attacks import IFIA, from_callable, integrated_gradients, simple_gradient
 from robattr.evaluation import evaluate, paper, strict
 from robattr.evaluation.diagnostics import completeness_gap, curve_passes, random_search, score_against_eps
 from robattr.evaluation.suite import attribution_attacks
@@ -144,3 +144,5 @@ def test_completeness_gap_shrinks_with_more_points(case) -> None:
     net, x, y = case
     coarse, fine = (completeness_gap(integrated_gradients(n), net, x, y).median() for n in (2, 64))
     assert fine < 0.1 * coarse or fine < 1e-3
+    nothing = from_callable(lambda model, x, y: 0 * x)
+    assert (completeness_gap(nothing, net, x, y) == 1).all(), "relative to the change of the logit"

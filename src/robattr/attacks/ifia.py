@@ -56,7 +56,7 @@ class IFIA:
                       which scores always have
     source            the net that gives the gradients instead of `model` (a transfer attack)
     measures          scores of (clean, perturbed) maps, 1 = equal; the first one selects the iterate
-    frames            how many of the scored iterates, evenly spread, `AttackResult.walk` holds
+    frames            how many of the scored iterates, evenly spread, `AttackResult.walk` has
     batch             compile the passes for batches of that many examples, and pad shorter ones; None runs eagerly
 
     `ids` name the examples: random starts depend on the id, the seed and the restart alone, so that results do not

@@ -203,7 +203,7 @@ def from_callable(
 
     For embeddings (B, tokens, width), one value per token, (B, tokens), is accepted too. A method that is not
     differentiable in x can be scored but not attacked directly: `guide` is the map that the attack differentiates.
-    `slope` tells that the attribution is a slope, as a gradient is: its effect is that times x.
+    `slope`: the attribution is a slope, like a gradient; its effect is the attribution times x.
     """
 
     def with_grad(model: Model, x: Tensor, y: Tensor) -> Tensor:

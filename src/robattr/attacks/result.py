@@ -53,11 +53,11 @@ class Iterate:
 class AttackResult:
     """The result of an attack, per example (B,).
 
-    kept      some iterate kept the prediction (else the attack failed, however fragile the example)
+    kept      whether some iterate kept the prediction; if none did, the attack failed and shows nothing
     score     the lowest first measure over prediction-keeping iterates; perturbed, map, iterate, restart belong to it
     worst     for every measure its own lowest value over all prediction-keeping iterates
     history   (B, scored iterates) of every measure: its lowest value so far
-    flips     share of the iterates that changed the prediction, of those whose prediction was looked at
+    flips     share of the iterates that changed the prediction, among those whose prediction was computed
     vanished  share of restarts whose first gradient was exactly 0
     walk      the iterates of that restart at the places `IFIA.frames` asks for: x, map (B, T, ...), kept and every
               measure (B, T); empty without frames
@@ -122,7 +122,7 @@ def collect(steps: Iterable[Iterate], rows: Rows, *, restarts: int, places: Sequ
 
 
 def _walk(steps: Sequence[Iterate], rows: Tensor) -> dict[str, Tensor]:
-    """Some rows of successive iterates, as `AttackResult.walk` holds them."""
+    """Some rows of successive iterates, as `AttackResult.walk` has them."""
     named = [{"x": step.x, "map": step.map, "kept": step.kept, **step.scores} for step in steps]
     return {key: torch.stack([step[key][rows] for step in named], dim=1) for key in (named[0] if named else ())}
 

@@ -48,7 +48,7 @@ def interval_bounds(
     """Bounds over ‖x' − x‖∞ ≤ ε within `bounds`, in float64; `chunk` examples run together.
 
     Refuses networks with a layer that has no rule, such as a max-pool, and says which. With ε the width of `bounds`,
-    `gradient` holds for all valid inputs: a certificate that is not far below ε times that says nothing about x.
+    `gradient` is a bound for all valid inputs: a certificate close to ε times that says nothing about x.
     """
     _check(model, x, y, bounds)
     ball, parts = LinfBall(eps, bounds), []

@@ -37,7 +37,7 @@ class Certificates:
     """The counts of every example, one record each in order of id, and what they prove.
 
     at(radius)   the certificates of all examples at a radius; any radius costs nothing
-    summary      the certificates at the radii that were asked for, as means over the examples
+    summary      the certificates at the given radii, as means over the examples
     """
 
     records: list[Record]
@@ -70,7 +70,7 @@ def certify(
 
     out        write records and summary there, and continue from the records that exist
     metadata   entries added to the summary (run, command, ...)
-    progress   is told (copies seen, all copies), at first those of the records that exist
+    progress   called with the numbers of copies seen and of all copies, at first with those of existing records
     """
     check_radii(radii)
 
@@ -224,7 +224,7 @@ def _batch(examples: Examples, at: Sequence[int], make: Make, watch: Counter) ->
 
 
 def _check_unedited(path: Path, done: set[int]) -> None:
-    """Refuse records that are not those of the summary beside them; a damaged summary is made again from them."""
+    """Reject records that differ from those the summary was made of; a damaged summary is made again."""
     file = path.with_suffix(".json")
     try:
         made = read_object(file, {"per_example": {"id": [int]}}) if done and file.is_file() else None

@@ -24,7 +24,6 @@ from robattr.formula.neighbourhoods import LinfBall
 from robattr.formula.network import bind, gradient, second_order
 from robattr.formula.scalars import cross_entropy, logit, margin
 from robattr.metrics import cosine, intervals
-from robattr.metrics.faithfulness import completeness_gap as gap
 from robattr.models.smooth import smooth
 
 RADII = (0.5, 1.0, 2.0, 4.0)  # of the curve over ε, in units of the protocol's ε
@@ -41,7 +40,7 @@ def completeness_gap(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor
         net = bind(model).detach()
         summed = in_parts(lambda a, b: map.of(net, a, b).flatten(1).sum(dim=1), map, model, x, y)
         change = logit(net, x, y) - logit(net, torch.zeros_like(x), y)
-        return gap(summed, change)
+        return (summed - change).abs() / change.abs()
 
 
 def vanishing(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -142,7 +141,7 @@ def random_search(
 
 
 def other_attacks(attack: PGDAttack) -> dict[str, PGDAttack]:
-    """The protocol's attack on the prediction, and two variants that gradients masked from it do not stop.
+    """The protocol's attack on the prediction, and two variants that expose masked gradients.
 
     margin: on the margin, which does not saturate;  unbounded: the pixel range as radius, which no model withstands.
     """

@@ -25,7 +25,7 @@ from robattr.metrics import kendall, tie_ceiling, topk_intersection
 
 @dataclass(frozen=True)
 class Batch:
-    """One record per example, and the walks of the attack on some of them, where they were asked for."""
+    """The records, one per example, and on request the walks of the attack on some of them."""
 
     records: list[Record]
     gallery: Gallery | None = None

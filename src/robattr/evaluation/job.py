@@ -49,14 +49,10 @@ class Job(ExampleSet):
 
     @cached_property
     def size(self) -> int:
-        """How many examples are attacked together: as many as fit, whatever the number of processes."""
+        """How many examples are attacked together: as many as fit, for any number of processes."""
         passes = 1 if self.short else self.map.together
         fits = rows_that_fit(self.model, self.x[:1].to(self.device), passes=passes, least=LEAST)
         return min(BATCH[1], -(-BATCH[0] // fits) * fits)
-
-    def batches(self) -> list[range]:
-        """Positions of the examples of each batch."""
-        return self.cut(self.size)
 
     def batch(self, at: Sequence[int], *, walks: bool = False) -> Batch:
         """The records of some examples, with the walks of those that a gallery of all may show.
@@ -87,7 +83,7 @@ class Job(ExampleSet):
 
     @cached_property
     def compiles(self) -> bool:
-        """Whether attacks are compiled: as asked, else where it pays."""
+        """Whether attacks are compiled: `compiled` if it is given, else where it saves time."""
         if self.compiled is not None:
             return self.compiled
         return self.device.type == "cuda" and self.map.guide is None and self.seconds(self.passes * len(self.x)) > PAYS
@@ -118,7 +114,7 @@ class Job(ExampleSet):
         """The records of all examples, in order of id."""
         records: list[Record] = []
         self.report(0, len(self.x))
-        for positions in self.batches():
+        for positions in self.cut(self.size):
             records += self.batch(positions).records
             self.report(len(records), len(self.x))
         return sorted(records, key=lambda r: int(r["id"]))

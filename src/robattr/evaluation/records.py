@@ -45,7 +45,7 @@ def begin(path: Path, settings: Mapping[str, Any]) -> set[int]:
     done = set(_lines(path))
     mine = json.loads(json.dumps(settings))
     theirs = read_settings(path) if done else {}
-    if not done:  # settings without a record bind no one
+    if not done:  # without a record, other settings may replace them
         write_atomically(path.with_suffix(".settings"), json.dumps({"settings": mine}, indent=1).encode() + b"\n")
     elif mine != theirs:
         odd = [key for key in sorted({*mine, *theirs}) if mine.get(key) != theirs.get(key)]
@@ -105,7 +105,7 @@ def seconds_spent(path: Path, seconds: float | None = None) -> float:
 
 
 def file_digest(path: Path) -> str | None:
-    """A hash of the file of records; None where there is none, or batches are yet to be merged into it."""
+    """A hash of the file of records; None where there is none, or batches are not merged into it yet."""
     if _parts(path) or not path.is_file():
         return None
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]

@@ -41,8 +41,9 @@ from robattr.evaluation.resume_checks import check_same, digest_of_weights
 from robattr.evaluation.scores import PROBED
 from robattr.evaluation.suite import prediction_attacks
 from robattr.evaluation.summary import check as check_summary
-from robattr.evaluation.summary import estimate, sealed, summarise
 from robattr.evaluation.summary import read as read_summary
+from robattr.evaluation.summary import sealed, summarise
+from robattr.metrics import intervals
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def _recorded(job: Job, path: Path, out: OutputDir) -> tuple[list[Record], int]:
     wanted, done = set(job.ids), begin(path, _fingerprint(job))
     check_same(path, done, job)
     out.wait()  # all have counted before one writes
-    mine = job.batches()[out.rank :: out.world]
+    mine = job.cut(job.size)[out.rank :: out.world]
     total = sum(map(len, mine))
     finished = sum(job.ids[at] in done for positions in mine for at in positions)
     job.report(finished, total)
@@ -141,7 +142,7 @@ def _recorded(job: Job, path: Path, out: OutputDir) -> tuple[list[Record], int]:
 
 
 def _finished(job: Job, path: Path) -> bool:
-    """Whether the summary on disk is that of exactly these records, so that it need not be written again."""
+    """Whether the summary on disk was made of exactly these records, so that it need not be written again."""
     summary, records = path.with_suffix(".json"), read(path)
     if not summary.is_file() or {r["id"] for r in records} != set(job.ids):
         return False
@@ -209,7 +210,7 @@ def _diagnose(job: Job, records: list[Record], made: dict[str, Any]) -> None:
         return
     x, y, _ = job.examples_of(compared)
     cosines = job.parts.whole(lambda: input_dependence(job.map, job.model, x, y))
-    made["same_class_cosine"] = estimate(cosines.tolist())
+    made["same_class_cosine"] = intervals.mean(cosines.tolist()).plain()
     passed(passes["cosine"])
     x, y = x[:PROBED], y[:PROBED]
     if attack.rows(x) > len(x):  # most rows would be padding

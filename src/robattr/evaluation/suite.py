@@ -216,7 +216,7 @@ def worst_case(
 ) -> WorstCase:
     """Run the attacks round by round on the examples that have not converged and can afford them.
 
-    What an example meets depends on its own scores and passes, never on the other examples.
+    Which attacks run on an example depends on its own scores and passes, never on other examples.
     """
     p, paper = protocol, attacks[0]
     case = WorstCase.of_paper(paper(x, y, ids=ids, clean=clean), curve_points(p.steps))

@@ -69,11 +69,6 @@ def columns(records: Rows) -> dict[str, dict[str, float | None]]:
     return {name: e.plain() for name, e in {**shares, **means}.items()}
 
 
-def estimate(values: Iterable[float | None]) -> dict[str, float | None]:
-    """A mean with its 95% interval, as a column of the summary."""
-    return intervals.mean(values).plain()
-
-
 def summarise(records: Rows, protocol: Protocol) -> dict[str, Any]:
     """The part of a summary that is a function of the records."""
     scored = [r for r in records if r["kept"] is not None]
@@ -166,7 +161,7 @@ def check(summary: Mapping[str, Any], records: Rows, *, source: Path, rounding: 
 
 
 def edited(summary: Mapping[str, Any], records: Rows | None) -> str:
-    """What the digests of a summary say against it or against its records, where it has digests; else nothing."""
+    """Why the digests contradict the summary or its records; empty if they do not, or if it has none."""
     made = {key: value for key, value in summary.items() if key != "digest"}
     if "digest" in summary and summary["digest"] != digest(made):
         return "it was edited"

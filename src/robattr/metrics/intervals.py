@@ -43,7 +43,7 @@ class Estimate:
 class Comparison:
     """Two models on the same examples: `difference` is the mean of second − first over the shared ids.
 
-    `p_value` is that of the sign-flip test; `unpaired` counts the ids that only one of the two has.
+    `p_value`: of the sign-flip test; `unpaired`: the number of ids that only one of the two has.
     """
 
     difference: Estimate
