@@ -88,13 +88,12 @@ def evaluate(
     if map.complete:  # the settings record the points of this map, whatever the protocol's default
         protocol = replace(protocol, N=map.nodes)
     names = list(range(len(x))) if ids is None else [int(i) for i in ids]
-    directions = None if directions == precision else directions
-    job = Job(model, map, x, y, names, protocol, source, compiled, directions)
+    directions, title = None if directions == precision else directions, title or f"{protocol.name} {map.name}"
+    job = Job(model, map, x, y.long(), names, protocol, source, compiled, directions, watch, title)
     with arithmetic(precision, job.device.type):
         check(model, x.to(job.device), y.to(job.device), job.ids, protocol, differentiated=source is None)
         if source is not None:
             check_source(source, model, x[:1].to(job.device))
-        job = replace(job, y=y.long(), watch=watch, title=title or f"{protocol.name} {map.name}")
         if out is None:
             records = job.measured()
             return Evaluation(records, _summary(job, records, metadata, began))
