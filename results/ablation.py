@@ -9,11 +9,14 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from robattr.evaluation.ablation import contributions
-from robattr.evaluation.records import read
+from robattr.evaluation.records import Rows, read
+from robattr.evaluation.scores import COMPARED
+from robattr.evaluation.summary import lowest
 from robattr.reporting.run_results import read_runs
 from robattr.reporting.tables import escape_markdown, grid
 
@@ -21,6 +24,46 @@ NOTE = """\
 *alone* is the mean score under that attack, *adds* how much higher the worst case over all examples would be without it
 (top-k in points), *wins* the examples whose worst case it alone reaches (top-k, Kendall). An attack that adds nothing
 on any dataset leaves the schedule."""
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """One attack. alone, adds and wins are (top-k, Kendall).
+
+    ran     examples that it ran on
+    alone   its mean score on them, where it kept the label
+    adds    how much the worst case over all examples would be higher without it
+    wins    examples whose worst case it alone reaches
+    """
+
+    attack: str
+    ran: int
+    alone: tuple[float | None, float | None]
+    adds: tuple[float, float]
+    wins: tuple[int, int]
+
+
+def contributions(records: Rows) -> list[Contribution]:
+    """Leave each attack out in turn; in the order of the schedule."""
+    rows = [r["attacks"] for r in records if r.get("attacks")]
+    names = sorted(dict.fromkeys(name for row in rows for name in row), key=lambda name: _order(name, rows))
+    found = []
+    for name in names:
+        ran = [row[name] for row in rows if name in row]
+        alone, adds, wins = [], [], []
+        for at in range(len(COMPARED)):
+            known = [pair[at] for pair in ran if pair[at] is not None]
+            gaps = [lowest(row, at, but=(name,)) - lowest(row, at) for row in rows]
+            alone.append(fmean(known) if known else None)
+            adds.append(fmean(gaps))
+            wins.append(sum(gap > 0 for gap in gaps))
+        found.append(Contribution(name, len(ran), (alone[0], alone[1]), (adds[0], adds[1]), (wins[0], wins[1])))
+    return found
+
+
+def _order(name: str, rows: Sequence[Mapping[str, Any]]) -> int:
+    """The latest place of an attack among those that ran on an example."""
+    return max(list(row).index(name) for row in rows if name in row)
 
 
 def section(title: str, records: Sequence[Mapping[str, Any]]) -> str:

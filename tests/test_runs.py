@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from audit_fixtures import folder
 from robattr import data, load_model, models, recipes
+from robattr._progress import silent
 from robattr.cli import app
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import protocol
@@ -61,7 +62,7 @@ def test_a_folder_keeps_its_class_names_in_every_evaluation(trained: Path) -> No
     assert done.exit_code == 0, done.output
     config = open_run(trained).config
     assert config is not None
-    evaluate_job(Job(config, trained, map="ig", examples=3), device="cpu", data_dir=None, watch=lambda *_: None)
+    evaluate_job(Job(config, trained, map="ig", examples=3), device="cpu", data_dir=None, watch=silent)
     for map in ("sg", "ig"):
         summary = json.loads((trained / "records" / f"paper-{map}.json").read_text(encoding="utf-8"))
         assert tuple(summary["classes"]) == NAMES

@@ -80,7 +80,7 @@ def test_own_parts_train_together_and_by_a_plain_loop(names, tmp_path):
 
 
 def test_a_part_without_a_method_is_named():
-    with pytest.raises(robattr.RobattrError, match="expected an adversary such as PGD"):
+    with pytest.raises(robattr.RobattrError, match=r"expected Ascent as `by`, such as PGD\(.*without iterates"):
         robattr.objectives.madry(LinfBall(0.1), object())
-    with pytest.raises(robattr.RobattrError, match="expected a neighbourhood such as LinfBall"):
+    with pytest.raises(robattr.RobattrError, match=r"expected Neighbourhood as `within`, such as LinfBall\("):
         robattr.objectives.madry(object(), PGD(1, 0.1))

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from robattr._text import duration, printable
@@ -159,9 +159,23 @@ class Watching:
         return self._parts.setdefault(title, Progress(title, unit, shown=self._shown))
 
 
-def expecting(watch: Watch, title: str) -> Callable[[float, str], None] | None:
-    """What takes the estimate of a part; None for a `watch` of the user's."""
-    return partial(watch.expect, title) if isinstance(watch, Watching) else None
+def expect(watch: Watch, title: str, seconds: Callable[[], float], what: str) -> None:
+    """Give the estimate of a part that has begun to a `Watching`; a `watch` of the user's takes none."""
+    if isinstance(watch, Watching):
+        watch.expect(title, seconds(), what)
+
+
+@dataclass
+class Counter:
+    """Adds up what it is told, and reports the sum: `count(more)` calls progress(done, total)."""
+
+    progress: Callable[[int, int], None]
+    total: int
+    done: int = 0
+
+    def __call__(self, more: int) -> None:
+        self.done += more
+        self.progress(self.done, self.total)
 
 
 def say(text: str) -> None:

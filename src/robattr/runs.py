@@ -185,8 +185,10 @@ def measure_on_validation(
         x, y, ids = run.data.examples("validation", examples)
         map = integrated_gradients(protocol.N)
         with Progress(path.name, "validation examples") as progress:
-            job = Job(model, x, y, ids.tolist(), protocol, map, source=None, compiled=False, expect=progress.expect)
-            records = job.measured(progress)
+            job = Job(model, map, x, y, ids.tolist(), protocol, compiled=False, watch=lambda _, *at: progress(*at))
+            progress(0, len(x))
+            progress.expect(job.seconds(job.passes * len(x)), f"{len(x):,} validation examples")
+            records = job.measured()
         scores["adv_acc"] = intervals.proportion(record["adv_correct"] for record in records)
         for column in ("topk", "kendall"):
             known = [record[column] for record in records if record["correct"] and record[column] is not None]

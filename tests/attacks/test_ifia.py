@@ -24,6 +24,7 @@ from robattr.attacks import (
     simple_gradient,
 )
 from robattr.attacks.losses import loss_reference
+from robattr.attacks.result import Rows
 from robattr.engine import Compiled, in_use
 from robattr.engine.compiled import traced
 from robattr.errors import InvalidInput
@@ -61,6 +62,11 @@ def case() -> tuple[Net, Tensor, Tensor]:
     x = torch.rand(4, 1, 6, 6, dtype=torch.float64)
     x[:, :, :2] = 0  # black pixels: exact ties of the IG map
     return net, x, net(x).argmax(dim=1).detach()
+
+
+def rows_of(attack: IFIA, x: Tensor, y: Tensor, *, restart: int = 0) -> Rows:
+    """One restart of every example."""
+    return Rows(x, y, *attack.map_and_label(x, y), names=[(b, restart) for b in range(len(x))])
 
 
 def naive_map(name: str, net: Net, x: Tensor, y: int, act) -> Tensor:
@@ -115,8 +121,7 @@ def test_equals_the_naive_reference(case, map: AttributionMap) -> None:
         torch.testing.assert_close(found.perturbed[b], walks[b, best][2], rtol=0, atol=1e-12)
         history = [min(walks[b, r][1][t] for r in range(2)) for t in range(STEPS)]
         assert found.history["kendall"][b].tolist() == pytest.approx(history, abs=1e-12)
-    rows = [(b, 1) for b in range(len(x))]
-    walk = attack.iterates(x, y, *attack.map_and_label(x, y), start=attack.starts(x, rows), rows=rows)
+    walk = attack.iterates(rows_of(attack, x, y, restart=1))
     for t, step in enumerate(walk):
         expected = torch.stack([walks[b, 1][0][t] for b in range(len(x))])
         torch.testing.assert_close(step.x, expected, rtol=0, atol=1e-12)
@@ -316,9 +321,8 @@ def test_a_transfer_attack_follows_the_other_net(case) -> None:
     torch.testing.assert_close(itself.perturbed, attack(x, y).perturbed, rtol=0, atol=0)
     torch.manual_seed(8)
     other = Net().double()
-    rows = [(b, 0) for b in range(len(x))]
     clean = attack.map(net, x, y).detach()
-    walk = replace(attack, source=other).iterates(x, y, *attack.map_and_label(x, y), start=x, rows=rows)
+    walk = replace(attack, source=other).iterates(rows_of(attack, x, y))
     step = next(iter(walk))
     assert torch.is_grad_enabled(), "a walk under way leaves the caller's gradient mode alone"
     expected = torch.stack([naive_step("ig", other, x[b], int(y[b]), clean[b]) for b in range(len(x))])
@@ -481,9 +485,7 @@ def test_a_known_clean_map_changes_nothing(case) -> None:
 def test_a_later_twin_starts_at_the_best_point_so_far(case) -> None:
     net, x, y = case
     attack = IFIA(net, EPS, ALPHA, 4, k=K, map=integrated_gradients(N), beta=(5.0, 50.0), adaptive=True, start="ball")
-    rows = [(b, 0) for b in range(len(x))]
-    clean, label = attack.map_and_label(x, y)
-    walk = list(attack.iterates(x, y, clean, label, start=attack.starts(x, rows), rows=rows))
+    walk = list(attack.iterates(rows_of(attack, x, y)))
     assert [int(step.t[0]) for step in walk] == list(range(1, 9))
     for b in range(len(x)):
         kept = [step for step in walk[:4] if step.kept[b]]
@@ -508,9 +510,8 @@ def test_of_a_window_the_iterate_with_the_lowest_coarse_score_is_scored(case) ->
     fine, coarse = integrated_gradients(N), integrated_gradients(2)
     attack = IFIA(net, EPS, ALPHA, 9, k=K, map=fine, restarts=2)
     screened = replace(attack, map=replace(fine, coarse=coarse, guide=fine), window=3)
-    rows = [(b, 1) for b in range(len(x))]
-    clean, label = attack.map_and_label(x, y)
-    walk, short = (list(a.iterates(x, y, clean, label, start=a.starts(x, rows), rows=rows)) for a in (attack, screened))
+    rows = rows_of(attack, x, y, restart=1)
+    walk, short = (list(a.iterates(rows)) for a in (attack, screened))
     assert len(short) == screened.scored == 3
     before = coarse(net, x, y)
     for window, found in zip((walk[:3], walk[3:6], walk[6:]), short, strict=True):
@@ -530,7 +531,7 @@ def test_of_a_window_the_iterate_with_the_lowest_coarse_score_is_scored(case) ->
     torch.testing.assert_close(screened(x, y).flips, exact.flips)
     guided = replace(attack, map=replace(fine, guide=coarse))
     unguided = replace(attack, map=replace(fine, coarse=coarse), window=3)  # the coarse version gives the direction too
-    walk, short = (list(a.iterates(x, y, clean, label, start=a.starts(x, rows), rows=rows)) for a in (guided, unguided))
+    walk, short = (list(a.iterates(rows)) for a in (guided, unguided))
     for found in short:
         for b, t in enumerate(found.t.tolist()):
             assert torch.equal(found.x[b], walk[t - 1].x[b])
@@ -564,8 +565,7 @@ def test_a_change_of_the_formula_is_a_loss(case) -> None:
     net, x, y = case
     far = power(l2, 2) @ displacement
     attack = IFIA(net, EPS, ALPHA, 12, kind=far, map=simple_gradient(), start="ball")
-    rows = [(b, 0) for b in range(len(x))]
-    walk = list(attack.iterates(x, y, *attack.map_and_label(x, y), start=attack.starts(x, rows), rows=rows))
+    walk = list(attack.iterates(rows_of(attack, x, y)))
     inside = (x > EPS) & (x < 1 - EPS)
     torch.testing.assert_close((walk[-1].x - x).abs()[inside], torch.full_like(x[inside], EPS), rtol=0, atol=1e-9)
 
@@ -610,12 +610,9 @@ def test_the_cost_is_the_number_of_passes(change) -> None:
     net, x = Counted().double(), torch.rand(2, 1, 3, 3, dtype=torch.float64)
     y = net(x).argmax(dim=1)
     attack = replace(IFIA(net, EPS, ALPHA, 4, k=3, map=simple_gradient()), **change)
-    rows = [(b, r) for r in range(attack.restarts) for b in range(2)]
-    xs, ys = x.repeat(attack.restarts, 1, 1, 1), y.repeat(attack.restarts)
-    clean, label = attack.map_and_label(xs, ys)
-    start = attack.starts(xs, rows)
+    rows = [rows_of(attack, x, y, restart=r) for r in range(attack.restarts)]
     Counting.seen = 0
     with second_order(net):
-        for _ in attack.iterates(xs, ys, clean, label, start=start, rows=rows):
-            pass
+        for each in rows:
+            list(attack.iterates(each))
     assert Counting.seen == 2 * attack.cost

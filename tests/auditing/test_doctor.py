@@ -197,14 +197,15 @@ def test_a_dataset_is_held_against_its_own_bounds() -> None:
 
 
 def test_costs_are_reported_with_a_remedy(monkeypatch) -> None:
+    monkeypatch.setattr("robattr.evaluation.diagnostics.RADII", (0.5, 1.0, 2.0, 4.0))  # shortened in conftest.py
     monkeypatch.setattr(import_module("robattr.auditing.doctor"), "seconds_per_pass", lambda *_: 1.0)
     for module in (cost, import_module("robattr.auditing.doctor")):
         monkeypatch.setattr(module, "memory", lambda _: 10**5)
     found = robattr.doctor(Plain().eval(), shape=(1, 8, 8), plan=Plan(m=8, batch=4), device="cpu")
     warned = finding(found, "cost")
     assert (warned.level, "chunk=" in warned.remedy) == ("warn", True)
-    # 100 examples of 12,228 passes and 16 · 5 radii of 4,076 (tests/auditing/test_cost.py), of which four take a second
-    assert "4.5 days (paper)" in finding(found, "audit").finding
+    # 100 examples of 12,228 passes and 16 · 3 radii of 2,149 (tests/auditing/test_cost.py), of which four take a second
+    assert "3.8 days (paper)" in finding(found, "audit").finding
     assert "GPU" in finding(found, "audit").remedy
 
 

@@ -33,8 +33,8 @@ def run(*words: str):
 
 
 def test_ctrl_c_says_that_the_same_command_continues(place: Path, monkeypatch) -> None:
-    def interrupted(*args, progress, **settings) -> None:
-        progress(0, 6)
+    def interrupted(*args, watch, **settings) -> None:
+        watch("paper ig", 0, 6)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("robattr.auditing.record.evaluate", interrupted)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from robattr._progress import Watching
 from robattr.attacks import integrated_gradients
 from robattr.evaluation import OutputDir, Protocol, cost, evaluate, scaled, strict
 from robattr.evaluation.suite import attribution_attacks
@@ -53,9 +54,22 @@ def passes(protocol: Protocol, *, rounds: tuple[int, ...]) -> int:
 def test_the_estimate_counts_the_passes_of_the_first_round() -> None:
     for protocol in (TINY, strict(TINY)):
         attacks = attribution_attacks(protocol, Counted(), integrated_gradients(3), images=True)
-        told = cost.evaluation_seconds(4.0, protocol, attacks, examples=5, images=True)
-        assert told == 5 * passes(protocol, rounds=(0,))
+        assert cost.attack_passes(protocol, attacks, images=True) == passes(protocol, rounds=(0,))
     assert passes(strict(TINY), rounds=(0, 1, 2)) > passes(strict(TINY), rounds=(0,)) > passes(TINY, rounds=(0,))
+
+
+class Recorded(Watching):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(shown=False)
+        self.told: list[tuple[object, ...]] = []
+
+    def expect(self, title: str, seconds: float, what: str) -> None:
+        self.told.append((title, seconds, what))
+
+    def __call__(self, title: str, done: int, total: int, unit: str = "examples") -> None:
+        self.told.append((title, done, total, unit))
 
 
 def test_the_estimate_comes_before_the_attack_and_is_of_what_is_left(tmp_path, monkeypatch) -> None:
@@ -64,15 +78,55 @@ def test_the_estimate_comes_before_the_attack_and_is_of_what_is_left(tmp_path, m
     y = net(x).argmax(1)
     each = passes(TINY, rounds=(0,)) / cost.SECOND_ORDER
     for n, left in ((4, 4), (6, 2), (6, 0)):
-        told: list[tuple[float, object]] = []
+        watch = Recorded()
         evaluate(
-            net, x[:n], y[:n], protocol=TINY, map=integrated_gradients(3), out=OutputDir(tmp_path),
-            progress=lambda done, total, told=told: told.append((done, total)),
-            expect=lambda seconds, what, told=told: told.append((seconds, what)),
+            net, x[:n], y[:n], protocol=TINY, map=integrated_gradients(3), out=OutputDir(tmp_path), watch=watch
         )  # fmt: skip
-        assert told[0] == (n - left, n)
+        assert watch.told[0] == ("paper ig", n - left, n, "examples")
         if left:
-            assert told[1:3] == [(pytest.approx(left * each), f"{left} examples"), (n, n)]
-            assert [what for _, what in told[3:]] == ["the curve over ε"]
+            assert watch.told[1:3] == [
+                ("paper ig", pytest.approx(left * each), f"{left} examples"),
+                ("paper ig", n, n, "examples"),
+            ]
+            assert {told[0] for told in watch.told[3:]} == {"paper ig, diagnostics"}
         else:
-            assert told[1:] == []
+            assert watch.told[1:] == []
+
+
+@pytest.mark.parametrize("protocol", [TINY, strict(TINY)], ids=["paper", "strict"])
+def test_the_diagnostics_count_their_passes(protocol: Protocol) -> None:
+    """By rows of a counted network, in the place of seconds: the announced total is the truth, within a fifth."""
+    net, (x, _) = Counted().eval(), examples(6)
+    y, watch, seen = net(x).argmax(1), Recorded(), []
+    monitored = Recorded.__call__
+
+    def watched(self: Recorded, *told: object, **unit: str) -> None:
+        monitored(self, *told, **unit)
+        seen.append((told[0], told[1], Counted.rows))
+
+    with patch.object(Recorded, "__call__", watched):
+        evaluate(net, x, y, protocol=protocol, map=integrated_gradients(3), watch=watch)
+    steps = [(done, rows) for title, done, rows in seen if title.endswith("diagnostics")]
+    (first, before), *_, (total, after) = steps
+    assert first == 0
+    assert len(steps) >= 5, "accuracies, cosine, three radii"
+    assert total == [told for told in watch.told if told[-1] == "passes"][-1][2]
+    # A forward and a backward pass are two; the network counts forward passes, of which half of most are.
+    assert 0.3 * total < after - before < 1.2 * total
+
+
+def test_the_time_of_the_diagnostics_follows_from_the_attack(monkeypatch) -> None:
+    """The clock counts rows: what a pass took in the attack decides, not what a timed gradient takes."""
+    monkeypatch.setattr("robattr.evaluation.job.seconds_per_pass", lambda *_: 1e6)
+    monkeypatch.setattr("robattr.evaluation.job.time.perf_counter", lambda: float(Counted.rows))
+    net, (x, _) = Counted().eval(), examples(6)
+    watch, rows = Recorded(), []
+    monkeypatch.setattr(
+        "robattr.evaluation.run.expect",
+        lambda *told: (rows.append(Counted.rows), watch.expect(told[1], told[2](), told[3])),
+    )
+    longer = replace(TINY, steps=30, pgd_steps=20)  # else the insertion curves take most of the time
+    evaluate(net, x, net(x).argmax(1), protocol=longer, map=integrated_gradients(3), watch=watch)
+    (seconds,) = [told[1] for told in watch.told if told[0] == "paper ig, diagnostics" and isinstance(told[1], float)]
+    truth = Counted.rows - rows[0]
+    assert truth / 2 < seconds < 2 * truth

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from statistics import fmean
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from evaluation_fixtures import IG, TOY
-from robattr.attacks import IFIA, integrated_gradients, simple_gradient
-from robattr.evaluation import evaluate
-from robattr.evaluation.diagnostics import completeness_gap, random_search, score_against_eps
+from robattr.attacks import IFIA, from_callable, integrated_gradients, simple_gradient
+from robattr.evaluation import evaluate, paper, strict
+from robattr.evaluation.diagnostics import completeness_gap, curve_passes, random_search, score_against_eps
+from robattr.evaluation.suite import attribution_attacks
+from robattr.metrics import kendall, topk_intersection
 
 
 def test_curves_fall(plain) -> None:
@@ -28,6 +33,20 @@ def test_curves_fall(plain) -> None:
     assert curves["score_vs_eps"]["eps"][-1] <= 1
 
 
+@pytest.mark.parametrize("protocol", [TOY, strict(TOY)], ids=["paper", "strict"])
+def test_the_curve_over_eps_has_the_recorded_scores_at_the_protocols_radius(case, protocol) -> None:
+    """Under `strict`, those of the paper's attack: the other attacks do not run at other radii."""
+    found = evaluate(*case, protocol=protocol, map=IG)
+    scored = [r for r in found.records if r["kept"] is not None]
+    over = found.summary["curves"]["score_vs_eps"]
+    assert over["eps"][:4] == [0.0, 0.075, 0.15, 0.3]
+    for at, name in enumerate(("topk", "kendall")):
+        recorded = [r["attacks"]["paper"][at] if protocol.strict else r[name] for r in scored]
+        assert over[name][2] == pytest.approx(fmean(recorded), abs=1e-12)
+    if not protocol.strict:
+        assert over["kendall"][2] == pytest.approx(found.summary["columns"]["kendall"]["value"], abs=1e-12)
+
+
 def test_the_curve_over_eps_reaches_a_black_background() -> None:
     """From x itself it would not: the gradient of |x_i·g_i| is zero where x_i = 0."""
     torch.manual_seed(0)
@@ -35,14 +54,31 @@ def test_the_curve_over_eps_reaches_a_black_background() -> None:
     x = torch.rand(4, 1, 8, 8, dtype=torch.float64)
     x[:, :, 3:] = 0
     y = net(x).argmax(dim=1)
-    attack = IFIA(net, 0.3, 0.03, 20, k=10, map=IG)
-    from_x = attack(x, y)
+    measures = {"kendall": kendall, "topk": partial(topk_intersection, k=10)}
+    attack = IFIA(net, 0.15, 0.03, 20, k=10, map=IG, measures=measures)
+    from_x = replace(attack, eps=0.3)(x, y)
     assert (from_x.perturbed[:, :, 3:] == 0).all()
-    curve = score_against_eps(attack, x, y, ids=range(4))
-    assert curve["eps"][2] == 0.3
-    assert curve["kendall"][2] < from_x.score.mean() - 0.2
-    alone = score_against_eps(attack, x[:1], y[:1], ids=[0])
+    high = [{"id": i, "kept": True, "topk": 0.99, "kendall": 0.98} for i in range(4)]
+    curve = score_against_eps(attack, x, y, high)
+    assert curve["eps"][3] == 0.3
+    assert curve["kendall"][3] < from_x.score.mean() - 0.2
+    assert curve["kendall"][1] == curve["kendall"][2] == pytest.approx(0.98), "no smaller ball has a lower score"
+    assert curve["topk"][1] >= curve["topk"][2] == pytest.approx(0.99)
+    alone = score_against_eps(attack, x[:1], y[:1], high[:1])
     assert set(alone["kendall_low"][1:]) == {None}
+    low = [{**r, "topk": 0.0, "kendall": -1.0} for r in high]
+    curve = score_against_eps(attack, x, y, low)
+    assert curve["eps"] == [0.0, 0.075, 0.15, 0.3], "a curve ends where it no longer falls"
+    assert curve["kendall"][2:] == [-1.0, -1.0]
+    assert curve["kendall"][1] > -1
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist", "gtsrb", "flower", "fashion-mini"])
+def test_the_curve_over_eps_takes_about_half_the_passes_of_the_attack(dataset: str) -> None:
+    protocol = paper(dataset)
+    for nodes in (1, protocol.N):
+        (attack,) = attribution_attacks(protocol, nn.Flatten(), integrated_gradients(nodes), images=True)
+        assert curve_passes(attack) < 0.6 * attack.cost
 
 
 class Rounded(nn.Module):
@@ -108,3 +144,5 @@ def test_completeness_gap_shrinks_with_more_points(case) -> None:
     net, x, y = case
     coarse, fine = (completeness_gap(integrated_gradients(n), net, x, y).median() for n in (2, 64))
     assert fine < 0.1 * coarse or fine < 1e-3
+    nothing = from_callable(lambda model, x, y: 0 * x)
+    assert (completeness_gap(nothing, net, x, y) == 1).all(), "relative to the change of the logit"

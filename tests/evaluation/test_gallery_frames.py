@@ -94,18 +94,18 @@ def test_an_evaluation_that_was_stopped_keeps_its_walks(tmp_path: Path, pairs: N
     """Stopped after its second batch: the same command shows the examples of all batches; a fresh one none of them."""
     net, x, y = toy_case()
 
-    def stop(finished: int, total: int) -> None:
+    def stop(_: str, finished: int, total: int) -> None:
         if finished >= 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run.evaluate(net, x, y, protocol=TOY, map=IG, out=OutputDir(tmp_path), progress=stop)
+        run.evaluate(net, x, y, protocol=TOY, map=IG, out=OutputDir(tmp_path), watch=stop)
     assert len(list(tmp_path.glob("*.from*-gallery.npz"))) == 2
     found = run.evaluate(net, x, y, protocol=TOY, map=IG, out=OutputDir(tmp_path))
     shown = gallery.read_gallery(tmp_path / "paper-ig-gallery.npz")
     assert shown.id.tolist() == [r["id"] for r in found.records if r["kept"]]
     with pytest.raises(KeyboardInterrupt):
-        run.evaluate(net, x, y, protocol=TOY, map=IG, out=OutputDir(tmp_path, fresh=True), progress=stop)
+        run.evaluate(net, x, y, protocol=TOY, map=IG, out=OutputDir(tmp_path, fresh=True), watch=stop)
     run.evaluate(net, x[:2], y[:2], protocol=TOY, map=IG, out=OutputDir(tmp_path, fresh=True))
     assert set(gallery.read_gallery(tmp_path / "paper-ig-gallery.npz").id.tolist()) <= {0, 1}
     assert not list(tmp_path.glob("*.from*"))

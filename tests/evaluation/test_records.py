@@ -12,7 +12,7 @@ import pytest
 from forked import start
 from robattr.errors import CheckpointError
 from robattr.evaluation import records
-from robattr.evaluation.records import append, begin, discard, file_digest, merge, read, read_scores
+from robattr.evaluation.records import append, begin, discard, merge, read
 
 SETTINGS = {"protocol": "paper", "eps": 0.3, "bounds": (0.0, 1.0)}
 
@@ -100,29 +100,6 @@ def test_damage_is_an_error_not_a_gap(path):
             begin(path, SETTINGS)
         with pytest.raises(CheckpointError, match="line 2 of"):
             read(path)
-
-
-def test_only_the_file_with_the_digest_is_read_without_diagnostics(path):
-    full = [
-        {"id": i, "topk": 0.5, "diagnostics": {"curve": {"a": [0.1, i]}, "b": {}}, "kendall": i / 7} for i in range(3)
-    ]
-    begin(path, SETTINGS)
-    append(path, full)
-    merge(path, [0, 1, 2])
-    digest = file_digest(path)
-    assert read_scores(path, digest) == [{key: r[key] for key in ("id", "topk", "kendall")} for r in full]
-    assert read_scores(path, "0" * 16) is None
-    append(path, [record(3)])  # an evaluation that continues
-    assert read_scores(path, digest) is None
-    path.with_name("paper-ig.from3.jsonl").unlink()
-    for odd in (
-        '{"id": 0, "diagnostics": {"a": "}"}, "topk": 0.5}',
-        '{"id": 0, "diagnostics": {"a": 1, "topk": 0.5}',
-        '{"id": 0, "diagnostics": {}, "topk": "high"}',
-        '{"id": 0}\n{"id": 0}',
-    ):
-        path.write_text(f"{odd}\n")
-        assert read_scores(path, file_digest(path)) is None
 
 
 def test_other_settings_are_refused_by_name_and_leave_nothing_behind(path):

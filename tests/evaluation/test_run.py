@@ -17,6 +17,7 @@ from torch import nn
 
 from evaluation_fixtures import IG, TOY
 from memory_fixtures import DEVICES, Memory
+from robattr._progress import silent
 from robattr.attacks import integrated_gradients, simple_gradient
 from robattr.engine.files import InUse, locked
 from robattr.errors import CheckpointError
@@ -36,7 +37,7 @@ def test_one_pass_instead_of_many_makes_larger_batches(monkeypatch: pytest.Monke
     flat = torch.full_like(x, 100.0)
     net, y, ids = resnet(3, 1, channels=1), torch.zeros(12).long(), list(range(12))
     sizes = [
-        Job(net, images, y, ids, protocol, map, source=None, compiled=False).size
+        Job(net, map, images, y, ids, protocol, compiled=False).size
         for images in (x, flat)
         for map in (integrated_gradients(100), simple_gradient())
     ]
@@ -143,12 +144,12 @@ def test_a_stopped_evaluation_resumes(case, tmp_path: Path, whole: Path) -> None
     """What SIGKILL leaves on the disk is tested in test_records.py."""
     stopped = tmp_path / "stopped"
 
-    def stop(done: int, total: int) -> None:
+    def stop(_: str, done: int, total: int) -> None:
         if done == 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        evaluate(*case, protocol=TOY, map=IG, out=OutputDir(stopped), progress=stop)
+        evaluate(*case, protocol=TOY, map=IG, out=OutputDir(stopped), watch=stop)
     assert [len(part.read_text().splitlines()) for part in stopped.glob("paper-ig.from*.jsonl")] == [2, 2]
     assert not (stopped / "paper-ig.json").exists()
     evaluate(*case, protocol=TOY, map=IG, out=OutputDir(stopped))
@@ -156,11 +157,11 @@ def test_a_stopped_evaluation_resumes(case, tmp_path: Path, whole: Path) -> None
 
 
 def test_a_second_process_with_the_same_records_is_refused(case, tmp_path: Path) -> None:
-    def again(done: int, total: int) -> None:
+    def again(_: str, done: int, total: int) -> None:
         evaluate(*case, protocol=TOY, map=IG, out=OutputDir(tmp_path))
 
     with pytest.raises(InUse, match=f"another process is writing to {tmp_path}: wait for it"):
-        evaluate(*case, protocol=TOY, map=IG, out=OutputDir(tmp_path), progress=again)
+        evaluate(*case, protocol=TOY, map=IG, out=OutputDir(tmp_path), watch=again)
 
 
 def test_the_records_of_a_process_that_outlived_its_first_are_not_discarded(case, tmp_path: Path) -> None:
@@ -176,12 +177,12 @@ def test_the_records_of_a_process_that_outlived_its_first_are_not_discarded(case
 def test_a_removed_folder_of_records_is_noticed(case, tmp_path: Path) -> None:
     folder = tmp_path / "records"
 
-    def remove(done: int, total: int) -> None:
+    def remove(*_: object, **unit: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
 
     with pytest.raises(CheckpointError, match=r"removed|is missing"):
-        evaluate(*case, protocol=TOY, map=IG, out=OutputDir(folder), progress=remove)
+        evaluate(*case, protocol=TOY, map=IG, out=OutputDir(folder), watch=remove)
 
 
 def test_two_processes_write_the_records_of_one(case, tmp_path: Path, whole: Path, monkeypatch) -> None:
@@ -221,9 +222,9 @@ def test_where_memory_runs_out_an_evaluation_goes_on_in_parts(device: str, tmp_p
     x = torch.rand(48, 1, 6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     y = net(x.to(device)).argmax(dim=1).cpu()
 
-    def found(name: str, progress=lambda done, total: None) -> list[float]:
+    def found(name: str, watch=silent) -> list[float]:
         out = OutputDir(tmp_path / name)
-        made = evaluate(net, x, y, protocol=TOY, map=IG, out=out, progress=progress)
+        made = evaluate(net, x, y, protocol=TOY, map=IG, out=out, watch=watch)
         scores = [record[name] for record in made.records for name in ("topk", "kendall", "insertion")]
         shown = read_gallery(tmp_path / name / "paper-ig-gallery.npz")
         return [*scores, *made.summary["curves"]["score_vs_eps"]["kendall"], *shown.kendall.flatten().tolist()]
@@ -233,8 +234,8 @@ def test_where_memory_runs_out_an_evaluation_goes_on_in_parts(device: str, tmp_p
     assert memory.failures == 0
     with ExitStack() as limits:
 
-        def limit(done: int, total: int) -> None:
-            if done == 16:
+        def limit(_: str, done: int, total: int, unit: str = "examples") -> None:
+            if (done, unit) == (16, "examples"):
                 limits.enter_context(memory.scarce(0.3))
 
         parts = found("parts", limit)

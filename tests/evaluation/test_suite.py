@@ -57,7 +57,7 @@ def test_no_example_costs_more_than_the_budget(case, whole) -> None:
     net = case[0]
     thrifty = strict(replace(LONGER, repeats=1))
     for protocol, result in ((RICH, whole), (thrifty, found(case, thrifty, slice(0, 3)))):
-        control = noise_control(protocol, net, IG)
+        control = noise_control(attribution_attacks(protocol, net, IG, images=True)[0])
         first = attribution_attacks(protocol, net, IG, images=True)[0]
         papers = first.cost + prediction_attacks(protocol, net)[0].cost + control.cost
         assert (result.passes <= protocol.budget * papers).all()
@@ -70,7 +70,7 @@ def test_the_first_round_fits_the_budget(dataset: str) -> None:
     net, p = torch.nn.Flatten(), strict(dataset)
     attacks = attribution_attacks(p, net, simple_gradient(), images=True)
     predictions = prediction_attacks(p, net)
-    papers = attacks[0].cost + predictions[0].cost + noise_control(p, net, simple_gradient()).cost
+    papers = attacks[0].cost + predictions[0].cost + noise_control(attacks[0]).cost
     first = [a.cost for a, s in zip(attacks[1:], p.attacks, strict=True) if s.round == 0]
     assert attacks[0].cost + sum(a.cost for a in predictions) + sum(first) <= 3 * papers, (papers, first)
     assert paper(dataset).budget > 3

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robattr.errors import CheckpointError
+from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import compare
-from robattr.evaluation.summary import check, read_checked, records_of, sealed
+from robattr.evaluation.summary import advantage, check, read_checked, records_of, sealed
 
 
 def test_columns_are_means_of_the_records(plain) -> None:
@@ -40,6 +40,8 @@ def test_compare_pairs_examples(plain) -> None:
     assert found["kendall"].difference.n == 9
     assert found["kendall"].unpaired == 1
     assert found["topk"].difference.value == 0
+    with pytest.raises(InvalidInput, match="got no id in common"):
+        compare(plain.records[:3], plain.records[3:])
 
 
 FILE = Path("paper-ig.json")
@@ -97,19 +99,17 @@ def test_a_file_of_records_may_have_another_layout_but_not_other_content(plain, 
         check(made, [{**r, "iterate": 99} for r in plain.records], source=file.with_suffix(".json"))
 
 
-def test_an_unchanged_file_is_read_without_diagnostics_and_a_changed_one_is_refused(plain, tmp_path: Path) -> None:
-    """Real records: their diagnostics are in the middle of a line."""
+def test_records_that_were_changed_are_refused(plain, tmp_path: Path) -> None:
     summary, file = tmp_path / "paper-ig.json", tmp_path / "paper-ig.jsonl"
     text = "".join(json.dumps(r) + "\n" for r in plain.records)
     file.write_text(text)
     summary.write_text(json.dumps(sealed(plain.summary, plain.records, file)))
-    scores = [{key: value for key, value in r.items() if key != "diagnostics"} for r in plain.records]
-    assert read_checked(summary)[1] == scores
+    assert read_checked(summary)[1] == plain.records
     file.write_text(text.replace(", ", ",  "))  # another layout
     assert read_checked(summary)[1] == plain.records
     first, _, rest = text.partition("\n")
     file.write_text(text + first.replace('"id": 0', '"id": 99') + "\n")  # of a longer evaluation
-    assert len(read_checked(summary)[1]) == len(scores) + 1
+    assert len(read_checked(summary)[1]) == len(plain.records) + 1
     flipped = text.replace('"vanishing_loss": false', '"vanishing_loss": true', 1)
     for changed in (rest, flipped, text.replace('"topk": 0.', '"topk": 1.', 1)):
         assert changed != text
@@ -121,3 +121,13 @@ def test_an_unchanged_file_is_read_without_diagnostics_and_a_changed_one_is_refu
 def test_a_summary_finds_its_records_among_others(plain) -> None:
     assert records_of({"examples": 3}, plain.records) == plain.records[:3]
     assert records_of({"examples": 2, "ids": [7, 4]}, plain.records) == [plain.records[4], plain.records[7]]
+
+
+def test_the_advantage_of_noise_is_over_all_attacks_by_gradients() -> None:
+    records = [
+        {"attacks": {"paper": [0.6, 0.7], "random": [0.8, 0.5], "rank": [0.5, 0.6]}},
+        {"attacks": {"paper": [0.4, 0.7], "random": [0.9, 0.9], "rank": [None, None]}},
+        {"correct": False},
+    ]
+    assert advantage(records, "random") == pytest.approx(0.1 / 2)
+    assert advantage(records, "score") is None

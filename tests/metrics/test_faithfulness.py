@@ -14,7 +14,6 @@ from robattr.metrics.faithfulness import (
     area,
     centre_first,
     class_cosine,
-    completeness_gap,
     edges,
     infidelity,
     pixel_counts,
@@ -60,11 +59,6 @@ def test_infidelity_is_the_residual_of_a_regression_through_the_origin() -> None
     assert infidelity(predicted[:1], torch.zeros(1, 20)).isnan().all()
     with pytest.raises(InvalidInput, match=r"\(B, windows\), got \(6, 20\) and \(6, 19\)"):
         infidelity(predicted, change[:, 1:])
-
-
-def test_the_completeness_gap_is_relative() -> None:
-    found = completeness_gap(torch.tensor([1.0, 0.0, -3.0]), torch.tensor([2.0, -4.0, -2.0]))
-    assert found.tolist() == [0.5, 1.0, 0.5]
 
 
 def test_same_class_cosine_by_loops() -> None:

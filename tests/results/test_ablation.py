@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from results.ablation import main, section
+from results.ablation import contributions, main, section
 from results.strength import main as strength_main
 from results.strength import render
 
@@ -42,3 +42,23 @@ def test_what_beats_the_protocol_is_bold(tmp_path: Path, capsys) -> None:
     assert capsys.readouterr().out.strip() == text
     with pytest.raises(SystemExit):
         strength_main([])
+
+
+MIXED = [
+    {"attacks": {"paper": [0.6, 0.7], "random": [0.8, 0.5], "rank": [0.5, 0.6]}},
+    {"attacks": {"paper": [0.4, 0.7], "random": [0.9, 0.9], "rank": [None, None]}},
+    {"correct": False},
+]
+
+
+def test_an_attack_adds_what_the_others_do_not_reach() -> None:
+    found = {c.attack: c for c in contributions(MIXED)}
+    assert list(found) == ["paper", "random", "rank"]
+    assert found["paper"].wins == (1, 1)
+    assert found["paper"].adds == pytest.approx(((0 + 0.5) / 2, (0 + 0.2) / 2))
+    assert found["random"].wins == (0, 1)
+    assert found["random"].adds == pytest.approx((0, 0.1 / 2))
+    assert found["rank"].wins == (1, 0)
+    assert found["rank"].alone == (0.5, 0.6)
+    assert found["rank"].ran == 2
+    assert contributions([{"correct": True}]) == []

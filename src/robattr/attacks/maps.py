@@ -12,6 +12,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from robattr.engine.batch_size import rows_that_fit
 from robattr.errors import InvalidInput, nearest
 from robattr.formula.attribution import IG
 from robattr.formula.network import Bound, Model, bind, gradient, second_order
@@ -166,6 +167,14 @@ def saliency(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor) -> Ten
         return quick
 
 
+def in_parts(
+    of: Callable[[Tensor, Tensor], Tensor], map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor
+) -> Tensor:
+    """of(x, y), which computes the map, on as many examples at a time as fit in memory."""
+    size = rows_that_fit(model, x, passes=map.together)
+    return torch.cat([of(*part) for part in zip(x.split(size), y.split(size), strict=True)])
+
+
 def smooth_grad(samples: int = 20, sigma: float = 0.15, *, seed: int = 0) -> AttributionMap:
     """S = |mean_i ∂ logit_y(x + σ ξ_i) / ∂x|, ξ_i fixed standard normal draws shared by all examples.
 
@@ -194,7 +203,7 @@ def from_callable(
 
     For embeddings (B, tokens, width), one value per token, (B, tokens), is accepted too. A method that is not
     differentiable in x can be scored but not attacked directly: `guide` is the map that the attack differentiates.
-    `slope` tells that the attribution is a slope, as a gradient is: its effect is that times x.
+    `slope`: the attribution is a slope, like a gradient; its effect is the attribution times x.
     """
 
     def with_grad(model: Model, x: Tensor, y: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 attack_gradient(z, y, r, label) -> (∇J (like z), J (rows,))   from the softplus twin: a gradient of gradients
 map_and_logits(z, y) -> (map, logits)                         from the true net: the scored map, the prediction
 
-J is a loss of `losses`, or any change d(x, z) of the formula, of which r is then the clean input x.
+J is a loss of `losses`, or a change d(x, z) of the formula; then r is the clean input x.
 
 A large network takes minutes to compile twice differentiated, so few functions serve all attacks (`compiled_gradient`,
 `compiled_map`). A loss needs the map alone: ∇_z J(S̃(z)) = (∂S̃/∂z)ᵀ v with v = ∂J/∂S̃, and so one function

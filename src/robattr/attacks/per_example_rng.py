@@ -27,7 +27,7 @@ def rand_like(rows: Sequence[Row], *keys: int) -> Callable[[Tensor], Tensor]:
 def normal_stream(like: Tensor, rows: Sequence[Row], *keys: int) -> Callable[[int], Tensor]:
     """A function n ↦ the next n draws of N(0, I) for each row, (B, n, ...) float64 on the CPU.
 
-    Draw t of row b depends on `keys`, `rows[b]` and t alone, however many are asked for at a time.
+    Draw t of row b depends on `keys`, `rows[b]` and t alone, not on how many are drawn at a time.
     """
     shape = tuple(like.shape[1:])
     sources = [np.random.default_rng([*keys, *row]) for row in rows]

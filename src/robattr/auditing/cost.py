@@ -6,7 +6,7 @@ second-order passes per example and step = attack_steps · m_attack + m
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,8 +15,8 @@ from robattr.attacks.maps import integrated_gradients
 from robattr.auditing.wrapped_model import WrappedModel
 from robattr.engine.batch_size import bytes_per_row
 from robattr.evaluation import protocol as protocols
-from robattr.evaluation.cost import SECOND_ORDER, evaluation_seconds
-from robattr.evaluation.diagnostics import RADII
+from robattr.evaluation.cost import SECOND_ORDER, attack_passes
+from robattr.evaluation.diagnostics import curve_passes
 from robattr.evaluation.scores import PROBED
 from robattr.evaluation.suite import attribution_attacks
 
@@ -47,16 +47,15 @@ def peak_bytes(model: WrappedModel, x: Tensor, plan: Plan) -> int:
 def audit_seconds(per_pass: float, *, examples: int, bounds: tuple[float, float]) -> tuple[float, float]:
     """Seconds of an audit with the default settings: the paper's protocol alone, and both protocols.
 
-    A protocol attacks all examples, and for the curve over ε some of them once per radius.
+    A protocol attacks all examples, and some of them again for the curve over ε.
     """
     paper = protocols.scaled("", pixels=10, bounds=bounds)
     map = integrated_gradients(paper.N)
 
     def seconds(protocol: protocols.Protocol) -> float:
         attacks = attribution_attacks(protocol, torch.nn.Flatten(), map, images=True)
-        curve = len(RADII) * min(PROBED, examples) * replace(attacks[0], restarts=1).cost
-        attack = evaluation_seconds(per_pass, protocol, attacks, examples=examples, images=True)
-        return attack + per_pass / SECOND_ORDER * curve
+        passes = examples * attack_passes(protocol, attacks, images=True)
+        return per_pass / SECOND_ORDER * (passes + min(PROBED, examples) * curve_passes(attacks[0]))
 
     return seconds(paper), seconds(paper) + seconds(protocols.strict(paper))
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
-from robattr._progress import Watch, expecting
+from robattr._progress import Watch
 from robattr.attacks.maps import AttributionMap, by_name, integrated_gradients, saliency
 from robattr.auditing.arithmetic import choose, choose_directions
 from robattr.auditing.as_dataset import digest, draw
@@ -196,8 +196,7 @@ def measure(
                 precision=settings.precision, directions=settings.directions,
                 compiled=settings.compiled if map.guide is None else False,  # of another library: runs as it is
                 metadata={"run": folder.name, "classes": list(data.classes), "command": command},
-                progress=partial(watch, f"{protocol.name} {map.name}"),
-                expect=expecting(watch, f"{protocol.name} {map.name}"),
+                watch=watch,
             )  # fmt: skip
         if settings.certify:
             width = data.bounds[1] - data.bounds[0]

@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-from robattr.attacks.maps import AttributionMap
 from robattr.certificates.certificate import bounds_from
 from robattr.certificates.challenge import CERTIFICATES, Challenge, challenge
-from robattr.certificates.record import Record, Rows, attack_record, identities, tally_of, with_counts
+from robattr.certificates.record import attack_record, identities, tally_of, with_counts
 from robattr.certificates.smoothing import Smoothing, tally
 from robattr.engine import in_use
 from robattr.engine.batch_size import rows_that_fit
-from robattr.engine.parts import Parts
 from robattr.errors import InvalidInput
 from robattr.evaluation.checks import ModelProbe, require
+from robattr.evaluation.example_set import ExampleSet
+from robattr.evaluation.records import Record, Rows
 from robattr.evaluation.resume_checks import digest_of_weights
 
 
 @dataclass(frozen=True)
-class Examples:
-    """A model and a map on examples, and the noise. `bounds` are the range of the data.
+class Examples(ExampleSet):
+    """A model and a map on examples, and the noise. `bounds` are the range of the data."""
 
-    `parts` divides the batches where the memory of the device is too small.
-    """
-
-    model: nn.Module
-    map: AttributionMap
-    x: Tensor
-    y: Tensor
-    ids: list[int]
     smoothing: Smoothing
     bounds: tuple[float, float] = (0.0, 1.0)
-    parts: Parts = field(default_factory=Parts, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not len(self.x) == len(self.y) == len(self.ids) > 0 or len(set(self.ids)) != len(self.ids):
@@ -51,25 +39,11 @@ class Examples:
         x, y, _ = self.take(range(len(self.x)))
         require(ModelProbe(self.model, x, y, self.bounds), differentiated=differentiated)
 
-    @property
-    def device(self) -> torch.device:
-        return next((p.device for p in self.model.parameters()), self.x.device)
-
     @cached_property
     def batches(self) -> list[range]:
         """Positions of the examples of each batch: as many as fit with all their copies, at least one."""
         fits = rows_that_fit(self.model, self.x[:1].to(self.device), passes=self.map.together)
-        size = max(1, fits // self.smoothing.samples)
-        return [range(at, min(at + size, len(self.x))) for at in range(0, len(self.x), size)]
-
-    def take(self, at: Sequence[int]) -> tuple[Tensor, Tensor, list[int]]:
-        index = torch.tensor(list(at), dtype=torch.long, device=self.x.device)
-        return self.x[index].to(self.device), self.y[index].to(self.device), [self.ids[i] for i in at]
-
-    def examples_of(self, records: Rows) -> tuple[Tensor, Tensor, list[int]]:
-        """The examples of some records, in the same order."""
-        position = {i: at for at, i in enumerate(self.ids)}
-        return self.take([position[r["id"]] for r in records])
+        return self.cut(max(1, fits // self.smoothing.samples))
 
     def settings(self) -> dict[str, Any]:
         """What the counts depend on, besides the examples, which are compared one by one."""

@@ -23,6 +23,7 @@ from robattr.formula.network import Bound, bind, second_order
 from robattr.formula.scalars import classes
 
 UNIT = float(torch.finfo(torch.float64).eps)
+CHUNK = 100  # examples that run together
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,12 @@ class IntervalCertificate:
 
 
 def interval_bounds(
-    model: nn.Module, x: Tensor, y: Tensor, eps: float, *, bounds: Bounds | None = (0.0, 1.0), chunk: int = 100
+    model: nn.Module, x: Tensor, y: Tensor, eps: float, *, bounds: Bounds | None = (0.0, 1.0), chunk: int = CHUNK
 ) -> IntervalCertificate:
     """Bounds over ‖x' − x‖∞ ≤ ε within `bounds`, in float64; `chunk` examples run together.
 
     Refuses networks with a layer that has no rule, such as a max-pool, and says which. With ε the width of `bounds`,
-    `gradient` holds for all valid inputs: a certificate that is not far below ε times that says nothing about x.
+    `gradient` is a bound for all valid inputs: a certificate close to ε times that says nothing about x.
     """
     _check(model, x, y, bounds)
     ball, parts = LinfBall(eps, bounds), []
@@ -63,27 +64,17 @@ def interval_bounds(
 
 
 def attacked_spread(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    eps: float,
-    *,
-    bounds: Bounds | None = (0.0, 1.0),
-    steps: int = 20,
-    restarts: int = 2,
-    m: int = 5,
-    chunk: int = 100,
-    seed: int = 0,
+    model: nn.Module, x: Tensor, y: Tensor, eps: float, *, bounds: Bounds | None = (0.0, 1.0), seed: int = 0
 ) -> Tensor:
-    """(B,) the largest ‖IG(x, x')‖₁ that PGD finds in the ball, with m midpoints: what B(x) cannot be below.
+    """(B,) the largest ‖IG(x, x')‖₁ that PGD finds in the ball, with five midpoints: what B(x) cannot be below.
 
     The first run starts where PGD on the loss ends: ‖IG(x, x')‖₁ ≥ ℓ(x') − ℓ(x), by completeness. The others start at
     random, from where the signs of x' − x hardly change any more.
     """
     _check(model, x, y, bounds)
-    ball, size = LinfBall(eps, bounds), l1 @ IG(of=cross_entropy, rule=midpoint(m))
+    ball, size = LinfBall(eps, bounds), l1 @ IG(of=cross_entropy, rule=midpoint(5))
     generator = torch.Generator().manual_seed(seed)
-    by = Best(PGD(steps, eps / 8), restarts)
+    by = Best(PGD(20, eps / 8), 2)
 
     def rand(z: Tensor) -> Tensor:
         return torch.rand(z.shape, generator=generator, dtype=z.dtype).to(z.device)
@@ -96,7 +87,7 @@ def attacked_spread(
 
     with second_order(model):
         net = bind(model).detach()
-        found = [largest(net, *part) for part in zip(x.split(chunk), y.split(chunk), strict=True)]
+        found = [largest(net, *part) for part in zip(x.split(CHUNK), y.split(CHUNK), strict=True)]
     return torch.cat(found)
 
 

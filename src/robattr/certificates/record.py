@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +20,9 @@ from robattr.certificates.bounds import Ints
 from robattr.certificates.challenge import Measured
 from robattr.certificates.smoothing import Smoothing, Tally
 from robattr.errors import CheckpointError
+from robattr.evaluation.records import Record, Rows
 from robattr.evaluation.resume_checks import label_probability, mass_centres
 from robattr.formula.network import second_order
-
-Record = dict[str, Any]
-Rows = Sequence[Mapping[str, Any]]
 
 
 def identities(model: nn.Module, map: AttributionMap, x: Tensor, y: Tensor, ids: Sequence[int]) -> list[Record]:

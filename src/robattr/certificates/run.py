@@ -10,26 +10,26 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from robattr._progress import Counter
 from robattr.certificates.attack import KINDS
 from robattr.certificates.certificate import Bounds, Certificate, bounds_from
 from robattr.certificates.challenge import Challenge
 from robattr.certificates.examples import Examples
-from robattr.certificates.record import Record, tally_of
+from robattr.certificates.record import tally_of
 from robattr.certificates.smoothing import Smoothing, tally
 from robattr.certificates.summary import at_radius, challenged, per_example
 from robattr.engine import precision as arithmetic
 from robattr.engine.files import read_object, write_atomically
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation.output_dir import OutputDir, provenance
-from robattr.evaluation.records import append, begin, merge, read, recorded, seconds_spent
-from robattr.evaluation.resume_checks import check_same_map, check_same_predictions
+from robattr.evaluation.records import Record, append, begin, merge, read, recorded, seconds_spent
+from robattr.evaluation.resume_checks import check_same
 from robattr.evaluation.summary import edited, sealed
 from robattr.metrics import intervals
 
 Progress = Callable[[int, int], None]
 Make = Callable[[Sequence[int], Callable[[int], None]], list[Record]]
 ENOUGH = 0.5  # seconds to time
-PROBED = 16  # records whose map is computed again before they are continued
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Certificates:
     """The counts of every example, one record each in order of id, and what they prove.
 
     at(radius)   the certificates of all examples at a radius; any radius costs nothing
-    summary      the certificates at the radii that were asked for, as means over the examples
+    summary      the certificates at the given radii, as means over the examples
     """
 
     records: list[Record]
@@ -70,7 +70,7 @@ def certify(
 
     out        write records and summary there, and continue from the records that exist
     metadata   entries added to the summary (run, command, ...)
-    progress   is told (copies seen, all copies), at first those of the records that exist
+    progress   called with the numbers of copies seen and of all copies, at first with those of existing records
     """
     check_radii(radii)
 
@@ -178,7 +178,7 @@ def _recorded(
     with arithmetic("fp32", examples.device.type):
         examples.check(differentiated=copies > 1)
         if out is None:
-            watch = _Counter(progress, each * len(examples.x))
+            watch = Counter(progress, each * len(examples.x))
             watch(0)
             records = [r for at in examples.batches for r in _batch(examples, at, make, watch)]
             records.sort(key=lambda r: int(r["id"]))
@@ -189,10 +189,10 @@ def _recorded(
             done = begin(path, settings)
             before = seconds_spent(path)
             _check_unedited(path, done)
-            _check_same(examples, path, done)
+            check_same(path, done, examples)
             out.wait()  # all have counted before one writes
             mine = examples.batches[out.rank :: out.world]
-            watch = _Counter(progress, each * sum(map(len, mine)))
+            watch = Counter(progress, each * sum(map(len, mine)))
             left = [some for at in mine if (some := [i for i in at if examples.ids[i] not in done])]
             watch(watch.total - each * sum(map(len, left)))
             for at in left:
@@ -202,17 +202,16 @@ def _recorded(
             out.wait()
             if out.rank == 0:
                 merge(path, examples.ids)
-                wanted = [r for r in read(path) if r["id"] in set(examples.ids)]
+                wanted = read(path, examples.ids)
                 spent = seconds_spent(path, before + (time.monotonic() - began) * bool(left))
                 text = json.dumps(sealed(summary(wanted, spent), wanted), indent=1, allow_nan=False)
                 write_atomically(path.with_suffix(".json"), f"{text}\n".encode())
             lock.check()
     out.wait()
-    records = [r for r in read(path) if r["id"] in set(examples.ids)]
-    return records, json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    return read(path, examples.ids), json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
 
 
-def _batch(examples: Examples, at: Sequence[int], make: Make, watch: _Counter) -> list[Record]:
+def _batch(examples: Examples, at: Sequence[int], make: Make, watch: Counter) -> list[Record]:
     """The records of a batch, in parts where the memory of the device is too small."""
     before = watch.done
 
@@ -225,7 +224,7 @@ def _batch(examples: Examples, at: Sequence[int], make: Make, watch: _Counter) -
 
 
 def _check_unedited(path: Path, done: set[int]) -> None:
-    """Refuse records that are not those of the summary beside them; a damaged summary is made again from them."""
+    """Reject records that differ from those the summary was made of; a damaged summary is made again."""
     file = path.with_suffix(".json")
     try:
         made = read_object(file, {"per_example": {"id": [int]}}) if done and file.is_file() else None
@@ -233,33 +232,8 @@ def _check_unedited(path: Path, done: set[int]) -> None:
         return
     if made is None:
         return
-    ids = set(made["per_example"]["id"])
-    if odd := edited(made, [r for r in read(path) if r["id"] in ids]):
+    if odd := edited(made, read(path, made["per_example"]["id"])):
         raise CheckpointError(
             f"{file} does not agree with its records ({odd}): delete it, and the same command makes it from them; "
             "if they were edited, use --fresh"
         )
-
-
-def _check_same(examples: Examples, path: Path, done: set[int]) -> None:
-    """Refuse to continue records of other examples, of another model, or of another map."""
-    known = [r for r in read(path) if r["id"] in set(examples.ids)] if done else []
-    check_same_predictions(path, known, examples.model, examples.examples_of)
-    if known:
-        some = known[:PROBED]
-        examples.parts(
-            lambda part: check_same_map(path, some[part], examples.model, examples.map, examples.examples_of), len(some)
-        )
-
-
-@dataclass
-class _Counter:
-    """Adds up what it is told and passes the sum on."""
-
-    progress: Progress
-    total: int
-    done: int = 0
-
-    def __call__(self, more: int) -> None:
-        self.done += more
-        self.progress(self.done, self.total)

@@ -6,14 +6,13 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from robattr._form import uncollected
-from robattr._progress import Watching, expecting
+from robattr._progress import Watching
 from robattr._text import printable
 from robattr.cli._options import (
     MAPS,
@@ -133,8 +132,7 @@ def evaluate(
                     metadata=metadata,
                     precision=precision,
                     compiled=compiled,
-                    progress=partial(watch, f"{settings.name} {map.name}"),
-                    expect=expecting(watch, f"{settings.name} {map.name}"),
+                    watch=watch,
                 )
             if world.leads:
                 _show(found.summary)

@@ -26,16 +26,10 @@ RUNS = 20  # of a batch: the fastest counts, because other processes and the sta
 SECOND_ORDER = 4  # forward and backward passes in a second-order one
 
 
-def evaluation_seconds(
-    per_pass: float, protocol: Protocol, attacks: Sequence[IFIA], *, examples: int, images: bool
-) -> float:
-    """Seconds of the protocol's attacks. Of `strict` the first round: most examples have converged after it.
-
-    per_pass   seconds of a second-order pass of one example
-    """
+def attack_passes(protocol: Protocol, attacks: Sequence[IFIA], *, images: bool) -> int:
+    """Passes of the protocol's attacks for one example. Of `strict` the first round: most have converged after it."""
     rounds = [0, *(attack.round for attack in schedule(protocol, images=images))]
-    passes = sum(attack.cost for attack, number in zip(attacks, rounds, strict=True) if number == 0)
-    return per_pass / SECOND_ORDER * examples * passes
+    return sum(attack.cost for attack, number in zip(attacks, rounds, strict=True) if number == 0)
 
 
 def seconds_per_pass(model: nn.Module, x: Tensor, y: Tensor) -> float:

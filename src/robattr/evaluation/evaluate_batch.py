@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,18 +15,17 @@ from robattr.evaluation.faithfulness import faithfulness
 from robattr.evaluation.gallery import Gallery, choose
 from robattr.evaluation.gallery_frames import frames
 from robattr.evaluation.protocol import Protocol
+from robattr.evaluation.records import Record
 from robattr.evaluation.resume_checks import label_probability, mass_centres
 from robattr.evaluation.scores import AGREEMENT, curve_points
 from robattr.evaluation.suite import WorstCase, attribution_attacks, measures, prediction_attacks, worst_case
 from robattr.formula.network import second_order
 from robattr.metrics import kendall, tie_ceiling, topk_intersection
 
-Record = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Batch:
-    """One record per example, and the walks of the attack on some of them, where they were asked for."""
+    """The records, one per example, and on request the walks of the attack on some of them."""
 
     records: list[Record]
     gallery: Gallery | None = None

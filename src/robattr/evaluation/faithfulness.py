@@ -8,12 +8,13 @@ maps costs 60,000 gradients, half of them of second order.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from robattr.attacks import per_example_rng
-from robattr.attacks.maps import AttributionMap, constant_along_ray, saliency
+from robattr.attacks.maps import AttributionMap, constant_along_ray, in_parts, saliency
 from robattr.engine.batch_size import rows_that_fit
 from robattr.evaluation.scores import AREAS, GAINS
 from robattr.formula.network import bind, second_order
@@ -23,7 +24,7 @@ LEVELS = 10  # intervals of the insertion and deletion curves
 WINDOWS = 32  # random windows of the infidelity
 WINDOW = 0.02  # their share of the pixels
 PASS = 128  # images in one forward pass, all of one example
-COMPARED = 64  # examples whose maps are compared with each other
+SAME_CLASS = 64  # examples whose maps are compared with each other
 
 
 def faithfulness(
@@ -89,10 +90,9 @@ def contributions(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor) -
 
 
 def input_dependence(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """The same-class cosine of the maps of at most COMPARED examples: 1 where the map is constant."""
-    size = rows_that_fit(model, x, passes=map.together)
-    parts = zip(x[:COMPARED].split(size), y[:COMPARED].split(size), strict=True)
-    return class_cosine(torch.cat([saliency(map, model, a, b) for a, b in parts]), y[:COMPARED])
+    """The same-class cosine of the maps of at most SAME_CLASS examples: 1 where the map is constant."""
+    x, y = x[:SAME_CLASS], y[:SAME_CLASS]
+    return class_cosine(in_parts(partial(saliency, map, model), map, model, x, y), y)
 
 
 def windows(maps: Tensor, rows: Sequence[per_example_rng.Row], *keys: int, images: bool) -> Tensor:

@@ -86,8 +86,8 @@ def path_for(path: Path) -> Path:
 def choose(records: Sequence[Record], first: int = FIRST, worst: int = WORST) -> list[Record]:
     """The records to show: all attacked examples among the first, the most disturbed ones of the others.
 
-    The first are the same examples for every model, so that models can be compared. What is chosen from some records
-    of an evaluation contains what is chosen of them from all, if `first` says how many of them are among the first.
+    The first are the same examples for every model, so that models can be compared. From a part of an evaluation, with
+    `first` the number of its records among the first of all, every example is chosen that is chosen from the whole.
     """
     early = [r for r in records[:first] if r["kept"]]
     late = sorted((r for r in records[first:] if r["kept"]), key=lambda r: (r["kendall"], r["id"]))

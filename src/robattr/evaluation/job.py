@@ -6,49 +6,41 @@ resumed any number of times, writes the same records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
+from robattr._progress import Watch, expect, silent
 from robattr.attacks.ifia import IFIA, LEAST
-from robattr.attacks.maps import AttributionMap, constant_along_ray
+from robattr.attacks.maps import constant_along_ray
 from robattr.engine.batch_size import rows_that_fit
-from robattr.engine.parts import Parts
 from robattr.evaluation import gallery
-from robattr.evaluation.cost import evaluation_seconds, seconds_per_pass
-from robattr.evaluation.evaluate_batch import Batch, Record, evaluate_batch
+from robattr.evaluation.cost import SECOND_ORDER, attack_passes, seconds_per_pass
+from robattr.evaluation.evaluate_batch import Batch, evaluate_batch
+from robattr.evaluation.example_set import ExampleSet
 from robattr.evaluation.protocol import Protocol
+from robattr.evaluation.records import Record
 from robattr.evaluation.suite import attribution_attacks
 
-Progress = Callable[[int, int], None]
-Expect = Callable[[float, str], None]
 BATCH = (8, 512)  # fewest and most examples attacked together
 PAYS = 120.0  # seconds of an attack from which compiling it pays: that takes 20 to 150 s, and halves what follows
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(ExampleSet):
     """Everything that the records depend on."""
 
-    model: nn.Module
-    x: Tensor
-    y: Tensor
-    ids: list[int]
     protocol: Protocol
-    map: AttributionMap
-    source: nn.Module | None
-    compiled: bool | None
+    source: nn.Module | None = None
+    compiled: bool | None = None
     directions: str | None = None
-    parts: Parts = field(default_factory=Parts)
-    expect: Expect | None = None
-
-    @property
-    def device(self) -> torch.device:
-        return next((p.device for p in self.model.parameters()), self.x.device)
+    watch: Watch = silent
+    title: str = ""
+    paces: list[float] = field(default_factory=list)
+    """Seconds per pass of each batch that was attacked."""
 
     @cached_property
     def short(self) -> bool:
@@ -57,36 +49,27 @@ class Job:
 
     @cached_property
     def size(self) -> int:
-        """How many examples are attacked together: as many as fit, whatever the number of processes."""
+        """How many examples are attacked together: as many as fit, for any number of processes."""
         passes = 1 if self.short else self.map.together
         fits = rows_that_fit(self.model, self.x[:1].to(self.device), passes=passes, least=LEAST)
         return min(BATCH[1], -(-BATCH[0] // fits) * fits)
-
-    def batches(self) -> list[range]:
-        """Positions of the examples of each batch."""
-        return [range(at, min(at + self.size, len(self.x))) for at in range(0, len(self.x), self.size)]
-
-    def examples(self, at: Sequence[int]) -> tuple[Tensor, Tensor, list[int]]:
-        index = torch.tensor(list(at), dtype=torch.long, device=self.x.device)
-        return self.x[index].to(self.device), self.y[index].to(self.device), [self.ids[i] for i in at]
-
-    def examples_of(self, records: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor, list[int]]:
-        """The examples of some records, in the same order."""
-        position = {i: at for at, i in enumerate(self.ids)}
-        return self.examples([position[r["id"]] for r in records])
 
     def batch(self, at: Sequence[int], *, walks: bool = False) -> Batch:
         """The records of some examples, with the walks of those that a gallery of all may show.
 
         In parts where the memory of the device is too small.
         """
+        began = time.perf_counter()
         found = self.parts(lambda part: self._batch(at[part], walks=walks), len(at))
         galleries = [part.gallery for part in found if part.gallery is not None]
         shown = gallery.joined(galleries, [i for each in galleries for i in each.id.tolist()])
-        return Batch([record for part in found for record in part.records], shown)
+        records = [record for part in found for record in part.records]
+        if passes := sum(r.get("passes", self.passes) for r in records if r["kept"] is not None):
+            self.paces.append((time.perf_counter() - began) / passes)
+        return Batch(records, shown)
 
     def _batch(self, at: Sequence[int], *, walks: bool) -> Batch:
-        x, y, ids = self.examples(at)
+        x, y, ids = self.take(at)
         early = len(set(ids) & set(sorted(self.ids)[: gallery.FIRST]))
         return evaluate_batch(
             self.model, x, y, ids=ids, protocol=self.protocol, map=self.map, source=self.source,
@@ -100,34 +83,40 @@ class Job:
 
     @cached_property
     def compiles(self) -> bool:
-        """Whether attacks are compiled: as asked, else where it pays."""
+        """Whether attacks are compiled: `compiled` if it is given, else where it saves time."""
         if self.compiled is not None:
             return self.compiled
-        return self.device.type == "cuda" and self.map.guide is None and self.seconds(len(self.x)) > PAYS
+        return self.device.type == "cuda" and self.map.guide is None and self.seconds(self.passes * len(self.x)) > PAYS
 
-    def announce(self, examples: int) -> None:
-        """Say how long so many examples take, where it is asked for."""
-        if self.expect is not None and examples:
-            self.expect(self.seconds(examples), f"{examples:,} examples")
+    def report(self, done: int, total: int) -> None:
+        """Say how many examples are done; before any is attacked also how long the others take."""
+        self.watch(self.title, done, total)
+        if not self.paces and done < total:
+            left = total - done
+            expect(self.watch, self.title, lambda: self.seconds(self.passes * left), f"{left:,} examples")
 
-    def seconds(self, examples: int) -> float:
-        """How long so many examples take."""
+    @cached_property
+    def passes(self) -> int:
+        """Passes of the attacks on one example."""
         attacks = [attack.shortened() if self.short else attack for attack in self.attacks()]
-        images = self.x.dim() == 4
-        return evaluation_seconds(self.per_pass, self.protocol, attacks, examples=examples, images=images)
+        return attack_passes(self.protocol, attacks, images=self.x.dim() == 4)
+
+    def seconds(self, passes: float) -> float:
+        """How long so many passes take: as in the fastest batch so far, before the first as in a few gradients."""
+        return passes * (min(self.paces) if self.paces else self.per_pass / SECOND_ORDER)
 
     @cached_property
     def per_pass(self) -> float:
         """Seconds of a second-order pass of one example."""
         return seconds_per_pass(self.source or self.model, self.x[:1].to(self.device), self.y[:1].to(self.device))
 
-    def measured(self, progress: Progress) -> list[Record]:
+    def measured(self) -> list[Record]:
+        """The records of all examples, in order of id."""
         records: list[Record] = []
-        progress(0, len(self.x))
-        self.announce(len(self.x))
-        for positions in self.batches():
+        self.report(0, len(self.x))
+        for positions in self.cut(self.size):
             records += self.batch(positions).records
-            progress(len(records), len(self.x))
+            self.report(len(records), len(self.x))
         return sorted(records, key=lambda r: int(r["id"]))
 
     def attacks(self, *, batch: int | None = None) -> list[IFIA]:

@@ -1,4 +1,4 @@
-"""Where records are written, by any number of processes of one command, and what their summary says about it."""
+"""Where an evaluation is written, the processes that share the work, and the provenance in its summary."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ class OutputDir:
     def locked(self, path: Path) -> Iterator[Lock]:
         """Hold the lock of the records at `path`, on every process; with `fresh`, delete what is there.
 
-        The first process must find no other holder, not even a process that outlived its own first one. Then all share
-        it.
+        The first process takes it alone, because a process of an earlier command may still run. Then all share it.
         """
         name = f".{path.stem}.lock"
         with ExitStack() as stack:

@@ -184,7 +184,7 @@ LOSSES = {  # and their aims
 def strict(base: str | Protocol) -> Protocol:
     """`paper` plus attacks by other losses, along growing twins and without gradients, until the scores converge.
 
-    Their order is that of FIRST, then AGAIN from other random starts for the examples that have not converged. No
+    First those of FIRST, then those of AGAIN from other random starts on examples that have not converged. No
     example takes more than three times the passes of `paper`.
     """
     settings = paper(base) if isinstance(base, str) else base

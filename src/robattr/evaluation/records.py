@@ -17,8 +17,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from glob import escape
-from itertools import repeat
-from operator import itemgetter, lt
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ from robattr.evaluation.gallery import ENDING
 from robattr.evaluation.scores import AGREEMENT, CONTROLS, FAITHFULNESS
 
 Record = dict[str, Any]
+Rows = Sequence[Mapping[str, Any]]
 
 SCORES = (*AGREEMENT, *CONTROLS, *FAITHFULNESS, "confidence")
 FLAG = (bool, None)
@@ -46,7 +45,7 @@ def begin(path: Path, settings: Mapping[str, Any]) -> set[int]:
     done = set(_lines(path))
     mine = json.loads(json.dumps(settings))
     theirs = read_settings(path) if done else {}
-    if not done:  # settings without a record bind no one
+    if not done:  # without a record, other settings may replace them
         write_atomically(path.with_suffix(".settings"), json.dumps({"settings": mine}, indent=1).encode() + b"\n")
     elif mine != theirs:
         odd = [key for key in sorted({*mine, *theirs}) if mine.get(key) != theirs.get(key)]
@@ -82,12 +81,12 @@ def merge(path: Path, ids: Iterable[int]) -> None:
         part.unlink()
 
 
-def read(path: Path) -> list[Record]:
-    """All records at `path`, sorted by id, each id once; also those of a running evaluation."""
-    records = [record for _, record in _lines(path).values()]
+def read(path: Path, ids: Iterable[int] | None = None) -> list[Record]:
+    """The records at `path`, of some or all ids, sorted by id, each id once; also of a running evaluation."""
+    records = {i: record for i, (_, record) in _lines(path).items()}
     if not records:
         raise CheckpointError(f"expected records at {path}, found none: run `robattr evaluate` first")
-    return records
+    return list(records.values()) if ids is None else [records[i] for i in sorted(records.keys() & set(ids))]
 
 
 def recorded(path: Path) -> set[int]:
@@ -105,28 +104,11 @@ def seconds_spent(path: Path, seconds: float | None = None) -> float:
     return float(content.get("seconds", 0.0))
 
 
-def read_scores(path: Path, digest: str) -> list[Record] | None:
-    """The records of a finished evaluation without their diagnostics, in half the time; None for another file.
-
-    `digest` is that of the file, from its summary: the lines are those that were written, and need not all be parsed.
-    """
-    content = path.read_bytes() if path.is_file() and not _parts(path) else b""
-    if _digest(content) != digest:
-        return None
-    records = _all_at_once(_without_diagnostics(content).split(b"\n")[:-1])
-    ids = list(map(itemgetter("id"), records or []))
-    return records if all(map(lt, ids, ids[1:])) else None
-
-
 def file_digest(path: Path) -> str | None:
-    """A hash of the file of records; None where there is none, or batches are yet to be merged into it."""
+    """A hash of the file of records; None where there is none, or batches are not merged into it yet."""
     if _parts(path) or not path.is_file():
         return None
-    return _digest(path.read_bytes())
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -175,38 +157,23 @@ def _lines(path: Path) -> dict[int, tuple[bytes, Record]]:
         lines: list[bytes] = []
         with suppress(FileNotFoundError):
             lines = file.read_bytes().split(b"\n")[:-1]
-        known = _all_at_once(lines) or repeat(None)
-        for number, (line, record) in enumerate(zip(lines, known, strict=False), 1):
+        whole = parse_json_lines(lines)  # faster than one by one
+        records = whole if whole is not None and ALL_FIT(whole) else None
+        for number, line in enumerate(lines):
             try:
-                if record is None:
-                    record = parse_json(line)
-                    check_form(record, FORM)
+                record = _parsed(line) if records is None else records[number]
                 if found.get(record["id"], (line,))[0] != line:
                     raise ValueError(f"example {record['id']} was there before, with other values")
                 found[record["id"]] = line, record
             except ValueError as cause:
                 raise CheckpointError(
-                    f"expected a record in line {number} of {file}, got {line[:40]!r} ({cause}): the file is damaged; "
-                    "delete that line, and the example is evaluated again"
+                    f"expected a record in line {number + 1} of {file}, got {line[:40]!r} ({cause}): the file is "
+                    "damaged; delete that line, and the example is evaluated again"
                 ) from cause
     return dict(sorted(found.items()))
 
 
-def _all_at_once(lines: list[bytes]) -> list[Record] | None:
-    """The records of many lines, faster than one by one; None if one of them is not a record."""
-    records = parse_json_lines(lines)
-    return records if records is not None and ALL_FIT(records) else None
-
-
-def _without_diagnostics(content: bytes) -> bytes:
-    """The lines of records without that object, half of them: its end is the brace that closes as many as were opened.
-
-    No brace is in a string there. Where one is, the rest is not a record, and `_all_at_once` says so.
-    """
-    first, *others = content.split(b', "diagnostics": {')
-    for number, part in enumerate(others):
-        at, depth = 0, 1
-        while depth and (end := part.find(b"}", at)) >= 0:
-            depth, at = depth + part.count(b"{", at, end) - 1, end + 1
-        others[number] = part[at:]
-    return b"".join((first, *others))
+def _parsed(line: bytes) -> Record:
+    record: Record = parse_json(line)
+    check_form(record, FORM)
+    return record

@@ -6,25 +6,23 @@ Equal weights and names are not enough: the model's code or the files of a folde
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from math import isnan
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from robattr.attacks.maps import AttributionMap, saliency
 from robattr.errors import CheckpointError
+from robattr.evaluation.example_set import ExampleSet
+from robattr.evaluation.records import Rows, read
+from robattr.evaluation.scores import PROBED
 from robattr.formula.network import second_order
 
 PROBABILITY_TOLERANCE = 0.01  # other hardware may change a probability by this much
 CENTRE_TOLERANCE = 0.005  # and a mass centre, as a share of the side
 BATCH = 256
-
-Rows = Sequence[Mapping[str, Any]]
-Examples = Callable[[Rows], tuple[Tensor, Tensor, list[int]]]
-"""x, y and ids of the examples of some records, in the same order."""
 
 
 def label_probability(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,12 +69,19 @@ def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
     return weights.hexdigest()[:16]
 
 
-def check_same_predictions(path: Path, records: Rows, model: nn.Module, examples: Examples) -> None:
-    """Reject records of other examples, or of a model with other predictions."""
+def check_same(path: Path, done: set[int], examples: ExampleSet) -> None:
+    """Reject records, those of the ids `done`, that are of other examples, of another model or of another map."""
+    known = read(path, examples.ids) if done else []
+    _check_predictions(path, known, examples)
+    if some := [r for r in known if r.get("centre")][:PROBED]:
+        examples.parts(lambda part: _check_map(path, some[part], examples), len(some))
+
+
+def _check_predictions(path: Path, records: Rows, examples: ExampleSet) -> None:
     for part in (records[at : at + BATCH] for at in range(0, len(records), BATCH)):
-        x, y, ids = examples(part)
-        with second_order(model), torch.no_grad():
-            probability = label_probability(model, x, y)[0].tolist()
+        x, y, ids = examples.examples_of(part)
+        with second_order(examples.model), torch.no_grad():
+            probability = label_probability(examples.model, x, y)[0].tolist()
         for i, label, now, record in zip(ids, y.tolist(), probability, part, strict=True):
             then = record.get("confidence", now)
             if label != record["label"] or not abs(now - then) <= PROBABILITY_TOLERANCE:
@@ -87,16 +92,15 @@ def check_same_predictions(path: Path, records: Rows, model: nn.Module, examples
                 )
 
 
-def check_same_map(path: Path, records: Rows, model: nn.Module, map: AttributionMap, examples: Examples) -> None:
-    """Reject records of another map of the same name."""
-    x, y, ids = examples(records)
-    for i, record, now in zip(ids, records, mass_centres(map, model, x, y), strict=True):
+def _check_map(path: Path, records: Rows, examples: ExampleSet) -> None:
+    x, y, ids = examples.examples_of(records)
+    for i, record, now in zip(ids, records, mass_centres(examples.map, examples.model, x, y), strict=True):
         then = record["centre"]
         if len(then) != len(now) or any(not _close(a, b) for a, b in zip(then, now, strict=True)):
             raise CheckpointError(
-                f"expected the map {map.name!r} that {path} was made with, got another of that name (example {i}: the "
-                f"mass centres of it and its guide were {then} and are {now}): give it another name, write elsewhere, "
-                "or start again with --fresh"
+                f"expected the map {examples.map.name!r} that {path} was made with, got another of that name (example "
+                f"{i}: the mass centres of it and its guide were {then} and are {now}): give it another name, write "
+                "elsewhere, or start again with --fresh"
             )
 
 

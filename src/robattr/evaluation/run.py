@@ -7,12 +7,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from robattr._progress import Counter, Watch, expect, silent
 from robattr._version import __version__
 from robattr.attacks.maps import AttributionMap
 from robattr.engine import in_use
@@ -21,21 +23,27 @@ from robattr.engine.files import write_atomically
 from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
 from robattr.evaluation.checks import check, check_kinds, check_source
-from robattr.evaluation.cost import SECOND_ORDER
-from robattr.evaluation.diagnostics import RADII, accuracies, score_against_eps, twin_cosine
-from robattr.evaluation.evaluate_batch import Record
-from robattr.evaluation.faithfulness import COMPARED, input_dependence
+from robattr.evaluation.diagnostics import (
+    QUERIES,
+    accuracies,
+    curve_passes,
+    other_attacks,
+    score_against_eps,
+    twin_cosine,
+)
+from robattr.evaluation.faithfulness import SAME_CLASS, input_dependence
 from robattr.evaluation.flags import alarms, flags
-from robattr.evaluation.job import Expect, Job, Progress
+from robattr.evaluation.job import Job
 from robattr.evaluation.output_dir import OutputDir, provenance
 from robattr.evaluation.protocol import Protocol
-from robattr.evaluation.records import append, begin, merge, read
-from robattr.evaluation.resume_checks import check_same_map, check_same_predictions, digest_of_weights
+from robattr.evaluation.records import Record, append, begin, merge, read
+from robattr.evaluation.resume_checks import check_same, digest_of_weights
 from robattr.evaluation.scores import PROBED
 from robattr.evaluation.suite import prediction_attacks
 from robattr.evaluation.summary import check as check_summary
-from robattr.evaluation.summary import estimate, sealed, summarise
 from robattr.evaluation.summary import read as read_summary
+from robattr.evaluation.summary import sealed, summarise
+from robattr.metrics import intervals
 
 
 @dataclass(frozen=True)
@@ -60,8 +68,8 @@ def evaluate(
     precision: str = "fp32",
     directions: str | None = None,
     compiled: bool | None = None,
-    progress: Progress = lambda done, total: None,
-    expect: Expect | None = None,
+    watch: Watch = silent,
+    title: str | None = None,
 ) -> Evaluation:
     """Attack `model` on the examples x, y under `protocol`, for one kind of map, and summarise the scores.
 
@@ -71,27 +79,28 @@ def evaluate(
     precision  of matrix products: fp32, tf32 or bf16
     directions  precision of the products that only lead the attack, where it is another one; scores have `precision`
     compiled   compile the attribution attack; None: on a GPU, where it would take minutes
-    progress   called with the numbers of examples that are done and of all: at first with those recorded before
-    expect     called with estimates in seconds, and what takes them: the other examples, then the curve over ε
+    watch      called with a title, what is done, all that is to be done, and its unit: of the examples, at first with
+               those recorded before, then of the passes for the diagnostics
+    title      of the evaluation, for `watch` (default: protocol and map)
     """
     began = time.monotonic()
     check_kinds(model, x, y, protocol, map)
     if map.complete:  # the settings record the points of this map, whatever the protocol's default
         protocol = replace(protocol, N=map.nodes)
     names = list(range(len(x))) if ids is None else [int(i) for i in ids]
-    job = Job(model, x, y, names, protocol, map, source, compiled, None if directions == precision else directions)
+    directions, title = None if directions == precision else directions, title or f"{protocol.name} {map.name}"
+    job = Job(model, map, x, y.long(), names, protocol, source, compiled, directions, watch, title)
     with arithmetic(precision, job.device.type):
         check(model, x.to(job.device), y.to(job.device), job.ids, protocol, differentiated=source is None)
         if source is not None:
             check_source(source, model, x[:1].to(job.device))
-        job = replace(job, y=y.long(), expect=expect)
         if out is None:
-            records = job.measured(progress)
+            records = job.measured()
             return Evaluation(records, _summary(job, records, metadata, began))
         path = Path(out.folder) / f"{protocol.name}-{map.name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         with out.locked(path) as lock:
-            records, earlier = _recorded(job, path, out, progress)
+            records, earlier = _recorded(job, path, out)
             if out.rank == 0 and not (earlier == len(records) and _finished(job, path)):
                 _write_gallery(path, records)
                 made = _summary(job, records, metadata, began, earlier=earlier)
@@ -104,19 +113,18 @@ def evaluate(
     return Evaluation(records, json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
 
 
-def _recorded(job: Job, path: Path, out: OutputDir, progress: Progress) -> tuple[list[Record], int]:
+def _recorded(job: Job, path: Path, out: OutputDir) -> tuple[list[Record], int]:
     """The records, through the disk, and how many of them an earlier command had written.
 
     Each process writes the records of its batches; the first one then merges all of them.
     """
     wanted, done = set(job.ids), begin(path, _fingerprint(job))
-    _check_same(job, path, done)
+    check_same(path, done, job)
     out.wait()  # all have counted before one writes
-    mine = job.batches()[out.rank :: out.world]
+    mine = job.cut(job.size)[out.rank :: out.world]
     total = sum(map(len, mine))
     finished = sum(job.ids[at] in done for positions in mine for at in positions)
-    progress(finished, total)
-    job.announce(total - finished)
+    job.report(finished, total)
     for positions in mine:
         if missing := {job.ids[at] for at in positions} - done:  # batches of another size may cover a part
             batch = job.batch(positions, walks=True)
@@ -124,27 +132,16 @@ def _recorded(job: Job, path: Path, out: OutputDir, progress: Progress) -> tuple
                 write_atomically(gallery.part_for(path, job.ids[positions[0]]), batch.gallery.file)
             append(path, [r for r in batch.records if r["id"] in missing])
             finished += len(missing)
-            progress(finished, total)
+            job.report(finished, total)
     out.wait()
     if out.rank == 0:
         merge(path, job.ids)
     out.wait()
-    return [r for r in read(path) if r["id"] in wanted], len(wanted & done)
-
-
-def _check_same(job: Job, path: Path, done: set[int]) -> None:
-    """Refuse to continue records of other examples, of another model, or of another map."""
-    known = [r for r in read(path) if r["id"] in set(job.ids)] if done else []
-    check_same_predictions(path, known, job.model, job.examples_of)
-    if with_map := [r for r in known if r.get("centre")][:PROBED]:
-        job.parts(
-            lambda part: check_same_map(path, with_map[part], job.model, job.map, job.examples_of),
-            len(with_map[: job.size]),
-        )
+    return read(path, job.ids), len(wanted & done)
 
 
 def _finished(job: Job, path: Path) -> bool:
-    """Whether the summary on disk is that of exactly these records, so that it need not be written again."""
+    """Whether the summary on disk was made of exactly these records, so that it need not be written again."""
     summary, records = path.with_suffix(".json"), read(path)
     if not summary.is_file() or {r["id"] for r in records} != set(job.ids):
         return False
@@ -182,27 +179,46 @@ def _summary(
 ) -> dict[str, Any]:
     known = {"map": job.map.name, "precision": in_use(job.device), **_coarse(job), **(metadata or {})}
     made = {**summarise(records, job.protocol), **known}
-    x, y, ids = job.examples_of([r for r in records if r["correct"]][:PROBED])
-    pgd = prediction_attacks(job.protocol, job.model)[0]
-    made["diagnostics"]["accuracy_under"] = accuracies(pgd, x, y, ids=ids)
-    if scored := [r for r in records if r["kept"] is not None]:
-        compared = job.examples_of(scored[:COMPARED])[:2]
-        made["same_class_cosine"] = estimate(
-            job.parts.whole(lambda: input_dependence(job.map, job.model, *compared)).tolist()
-        )
-        x, y, ids = job.examples_of(scored[:PROBED])
-        attack = job.attacks(batch=job.compiled_for)[0]
-        attack = attack if attack.rows(x) <= len(x) else replace(attack, batch=None)  # most rows would be padding
-        if job.expect is not None:
-            once = replace(attack.shortened() if job.short else attack, restarts=1)
-            job.expect(job.per_pass / SECOND_ORDER * len(RADII) * len(x) * once.cost, "the curve over ε")
-        made["curves"]["score_vs_eps"] = job.parts.whole(lambda: score_against_eps(attack, x, y, ids=ids))
-        if betas := [beta for a in job.protocol.attacks for beta in a.betas if beta < inf]:
-            guide = job.map.guide or job.map
-            near = job.parts.whole(lambda: twin_cosine(guide, job.model, x, y, beta=max(betas)))
-            made["diagnostics"]["twin_cosine"] = float(near.median())
+    _diagnose(job, records, made)
     made |= {"flags": flags(made), "alarms": alarms(made)}
     return {**made, **provenance(job.device, time.monotonic() - began), "earlier": earlier}
+
+
+def _diagnose(job: Job, records: list[Record], made: dict[str, Any]) -> None:
+    """Add to the summary `made` what the records do not tell, from a few examples; reports its progress in passes."""
+    right = [r for r in records if r["correct"]][:PROBED]
+    scored = [r for r in records if r["kept"] is not None]
+    probed, compared = scored[:PROBED], scored[:SAME_CLASS]
+    pgd, attack = prediction_attacks(job.protocol, job.model)[0], job.attacks(batch=job.compiled_for)[0]
+    costed, guide = attack.shortened() if job.short else attack, job.map.guide or job.map
+    sharpest = max((beta for a in job.protocol.attacks for beta in a.betas if beta < inf), default=None)
+    passes = {
+        "accuracies": len(right) * (sum(each.cost for each in other_attacks(pgd).values()) + QUERIES),
+        "cosine": len(compared) * 2 * costed.map.nodes,
+        "curve": len(probed) * curve_passes(costed),
+        "twin": len(probed) * 4 * guide.nodes * (sharpest is not None),
+    }
+    title, total = f"{job.title}, diagnostics", sum(passes.values())
+    passed = Counter(partial(job.watch, title, unit="passes"), total)
+    passed(0)
+    expect(job.watch, title, lambda: job.seconds(total), "the curve over ε and other diagnostics")
+    x, y, ids = job.examples_of(right)
+    made["diagnostics"]["accuracy_under"] = accuracies(pgd, x, y, ids=ids)
+    passed(passes["accuracies"])
+    if not scored:
+        return
+    x, y, _ = job.examples_of(compared)
+    cosines = job.parts.whole(lambda: input_dependence(job.map, job.model, x, y))
+    made["same_class_cosine"] = intervals.mean(cosines.tolist()).plain()
+    passed(passes["cosine"])
+    x, y = x[:PROBED], y[:PROBED]
+    if attack.rows(x) > len(x):  # most rows would be padding
+        attack = replace(attack, batch=None)
+    made["curves"]["score_vs_eps"] = job.parts.whole(lambda: score_against_eps(attack, x, y, probed, passed=passed))
+    if sharpest is not None:
+        near = job.parts.whole(lambda: twin_cosine(guide, job.model, x, y, beta=sharpest))
+        made["diagnostics"]["twin_cosine"] = float(near.median())
+    passed(total - passed.done)
 
 
 def _write_gallery(path: Path, records: list[Record]) -> None:

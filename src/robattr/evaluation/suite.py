@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from math import nan
@@ -17,7 +17,6 @@ from robattr.attacks.losses import IMAGES_ONLY
 from robattr.attacks.maps import AttributionMap
 from robattr.attacks.pgd import PGDAttack
 from robattr.attacks.result import AttackResult, Measure
-from robattr.evaluation.diagnostics import spread
 from robattr.evaluation.protocol import Attack, Protocol
 from robattr.evaluation.scores import COMPARED, curve_points
 from robattr.formula.scalars import margin
@@ -108,13 +107,11 @@ def attribution_attacks(
     return [base, *(_attack(harder, a, i) for i, a in enumerate(schedule(p, images=images), start=1))]
 
 
-def noise_control(protocol: Protocol, model: nn.Module, map: AttributionMap, *, batch: int | None = None) -> IFIA:
+def noise_control(paper: IFIA) -> IFIA:
     """Random sign noise of the same ε, the worst of ten draws: a baseline that every attack should beat."""
-    p = protocol
-    scores: dict[str, Measure] = {"kendall": kendall, "topk": partial(topk_intersection, k=p.eval_k)}
-    return IFIA(
-        model, p.eps, p.eps, NOISE_TRIES, kind="random", map=map, bounds=p.bounds, measures=scores, seed=p.seed,
-        batch=batch,
+    return replace(
+        paper, kind="random", alpha=paper.eps, steps=NOISE_TRIES, restarts=1, window=1, source=None, frames=0,
+        measures={name: paper.measures[name] for name in ("kendall", "topk")},
     )  # fmt: skip
 
 
@@ -129,16 +126,18 @@ def _attack(harder: IFIA, attack: Attack, number: int) -> IFIA:
     return replace(seeded, beta=attack.betas, steps=steps, every=min(EVERY, steps), aim=aim)
 
 
-@dataclass(frozen=True)
+@dataclass
 class WorstCase:
-    """What the attacks of a protocol found, per example.
+    """What the attacks of a protocol have found so far, per example; `add` takes what the next one finds.
 
     worst     the lowest value of every measure; map, attack, restart, iterate belong to the lowest Kendall
     each      {attack: {measure: (B,)}}, NaN where it did not run or kept no prediction
+    curves    the lowest value so far of the COMPARED measures at the points of the curve over iterations
+    walk      the iterates of the attack with the lowest Kendall (`AttackResult.walk`)
+    noise     the scores under random noise
     passes    of the network, for the attacks on attributions and on predictions
     converged whether the last attacks on the example gained nothing more; None under `paper`
     falling   what they gained: the fall of the scores on the last twins, or in the last round
-    walk      the iterates of the attack with the lowest Kendall (`AttackResult.walk`)
     """
 
     worst: dict[str, Tensor]
@@ -147,15 +146,53 @@ class WorstCase:
     attack: Tensor
     restart: Tensor
     iterate: Tensor
-    noise: dict[str, Tensor]
+    walk: dict[str, Tensor]
+    curves: dict[str, Tensor]
     each: dict[str, dict[str, Tensor]]
-    passes: Tensor
-    converged: Tensor | None
-    falling: Tensor
     vanished: Tensor
     flips: Tensor
-    curves: dict[str, Tensor]
-    walk: dict[str, Tensor]
+    points: list[int]
+    passes: Tensor
+    falling: Tensor
+    converged: Tensor | None = None
+    noise: dict[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of_paper(cls, base: AttackResult, points: list[int]) -> WorstCase:
+        """What the paper's attack found."""
+        return cls(
+            worst={name: values.clone() for name, values in base.worst.items()},
+            map=base.map.clone(),
+            kept=base.kept.clone(),
+            attack=torch.zeros_like(base.restart),
+            restart=base.restart.clone(),
+            iterate=base.iterate.clone(),
+            walk={key: values.clone() for key, values in base.walk.items()},
+            curves={key: _curve(base, key, points) for key in COMPARED},
+            each={"paper": _compared_of(base)},
+            vanished=base.vanished,
+            flips=base.flips,
+            points=points,
+            passes=torch.zeros_like(base.iterate),
+            falling=torch.zeros_like(base.score),
+        )
+
+    def add(self, name: str, number: int, found: AttackResult, at: Tensor) -> None:
+        """Take what an attack found on the examples `at`."""
+        lower = found.worst["kendall"] < self.worst["kendall"][at]
+        for key, values in found.worst.items():
+            self.worst[key][at] = torch.minimum(self.worst[key][at], values)
+        for key in COMPARED:
+            self.curves[key][at] = torch.minimum(self.curves[key][at], _curve(found, key, self.points))
+        self.kept[at] |= found.kept
+        chosen = at[lower]
+        self.map[chosen], self.iterate[chosen] = found.map[lower], found.iterate[lower]
+        self.restart[chosen], self.attack[chosen] = found.restart[lower], number
+        for key, values in self.walk.items():
+            values[chosen] = found.walk[key][lower]
+        self.each[name] = {key: torch.full_like(self.worst[key], nan) for key in COMPARED}
+        for key, values in _compared_of(found).items():
+            self.each[name][key][at] = values
 
     def about(self, b: int) -> dict[str, Any]:
         """The part of a record that only `strict` has."""
@@ -166,6 +203,7 @@ class WorstCase:
         return {"attacks": each, "passes": cost, "converged": done, "falling": fell}
 
     def diagnostics(self, b: int) -> dict[str, Any]:
+        """The part of a record's diagnostics that the attacks give."""
         return {
             "vanishing_map": float(self.vanished[b]),
             "flips": float(self.flips[b]),
@@ -178,25 +216,24 @@ def worst_case(
 ) -> WorstCase:
     """Run the attacks round by round on the examples that have not converged and can afford them.
 
-    What an example meets depends on its own scores and passes, never on the other examples.
+    Which attacks run on an example depends on its own scores and passes, never on other examples.
     """
-    p, images = protocol, x.dim() == 4
-    paper, base = attacks[0], attacks[0](x, y, ids=ids, clean=clean)
-    state = _State(base, clean, p, images=images)
+    p, paper = protocol, attacks[0]
+    case = WorstCase.of_paper(paper(x, y, ids=ids, clean=clean), curve_points(p.steps))
     short = paper.can_shorten(x)
-    control = noise_control(p, paper.model, paper.map, batch=paper.batch)
+    control, noise = noise_control(paper), None
     predictions = prediction_attacks(p, paper.source or paper.model)
-    spent = _cost(paper, short) + sum(attack.cost for attack in predictions)
+    case.passes = _cost(paper, short) + sum(attack.cost for attack in predictions)
     limit = p.budget * (_cost(replace(paper, window=1), short) + predictions[0].cost + _cost(control, short))
-    active, settled, falling = torch.ones_like(short), torch.zeros_like(short), torch.zeros_like(base.score)
-    noise = control(x, y, ids=ids, clean=clean) if not p.strict else None
-    planned = list(zip(schedule(p, images=images), range(1, len(attacks)), strict=True))
+    active, settled = torch.ones_like(short), torch.zeros_like(short)
+    planned = list(zip(schedule(p, images=x.dim() == 4), range(1, len(attacks)), strict=True))
     for number, group in groupby(planned, key=lambda entry: entry[0].round):
-        before, fell, missed = state.compared(), torch.zeros_like(falling), torch.zeros_like(short)
+        before = {key: case.worst[key].clone() for key in COMPARED}
+        fell, missed = torch.zeros_like(case.falling), torch.zeros_like(short)
         for attack, at in group:
             cost = _cost(attacks[at], short)
-            runs = active & (spent + cost <= limit)
-            spent = spent + torch.where(runs, cost, 0)
+            runs = active & (case.passes + cost <= limit)
+            case.passes = case.passes + torch.where(runs, cost, 0)
             if len(attack.betas) > 1:
                 missed |= active & ~runs
             chosen = runs.nonzero()[:, 0]
@@ -204,76 +241,32 @@ def worst_case(
                 continue
             names = [ids[b] for b in chosen.tolist()]
             found = attacks[at](x[chosen], y[chosen], ids=names, clean=clean[chosen])
-            state.add(attack.name, at, found, chosen)
+            case.add(attack.name, at, found, chosen)
             fell[chosen] = torch.maximum(fell[chosen], _still_falling(attacks[at], found))
-            if attack.kind == "random" and noise is None:
+            if attack.kind == "random":
                 noise = found
-        fell = fell if number == 0 else state.gain(before)
-        falling = torch.where(active & ~missed, fell, falling)
+        if number > 0:
+            fell = torch.stack([before[key] - case.worst[key] for key in COMPARED]).amax(dim=0)
+        case.falling = torch.where(active & ~missed, fell, case.falling)
         gained = fell > p.tolerance
         settled |= active & ~gained & ~missed
         active &= gained | missed
     if noise is None:
         noise = control(x, y, ids=ids, clean=clean)
-    return WorstCase(
-        **state.result(),
-        noise={name: noise.worst[name].masked_fill(~noise.kept, nan) for name in control.measures},
-        passes=spent,
-        converged=settled if p.strict else None,
-        falling=falling,
-        vanished=base.vanished,
-        flips=base.flips,
-    )
+    case.noise = {name: noise.worst[name].masked_fill(~noise.kept, nan) for name in control.measures}
+    case.converged = settled if p.strict else None
+    return case
 
 
-class _State:
-    """The worst case so far."""
+def _curve(found: AttackResult, key: str, points: Sequence[int]) -> Tensor:
+    """The lowest score so far at the iterations `points` of the paper's attack, the last to the last scored iterate."""
+    history = found.history[key]
+    count = history.shape[1]
+    return history[:, [round((t - 1) * (count - 1) / max(1, points[-1] - 1)) for t in points]]
 
-    def __init__(self, base: AttackResult, clean: Tensor, protocol: Protocol, *, images: bool) -> None:
-        self.worst = {name: values.clone() for name, values in base.worst.items()}
-        self.map, self.kept, self.iterate = base.map.clone(), base.kept.clone(), base.iterate.clone()
-        self.restart, self.attack = base.restart.clone(), torch.zeros_like(base.restart)
-        self.walk = {key: values.clone() for key, values in base.walk.items()}
-        self.points = curve_points(protocol.steps)
-        self.curves = {key: self._curve(base, key) for key in COMPARED}
-        self.each = {"paper": self._compared_of(base)}
 
-    def add(self, name: str, number: int, found: AttackResult, at: Tensor) -> None:
-        """Take what an attack found on the examples `at`."""
-        lower = found.worst["kendall"] < self.worst["kendall"][at]
-        for key, values in found.worst.items():
-            self.worst[key][at] = torch.minimum(self.worst[key][at], values)
-        for key in COMPARED:
-            self.curves[key][at] = torch.minimum(self.curves[key][at], self._curve(found, key))
-        self.kept[at] |= found.kept
-        chosen = at[lower]
-        self.map[chosen], self.iterate[chosen] = found.map[lower], found.iterate[lower]
-        self.restart[chosen], self.attack[chosen] = found.restart[lower], number
-        for key, values in self.walk.items():
-            values[chosen] = found.walk[key][lower]
-        empty = {key: torch.full_like(self.worst[key], nan) for key in COMPARED}
-        for key, values in self._compared_of(found).items():
-            empty[key][at] = values
-        self.each[name] = empty
-
-    def _curve(self, found: AttackResult, key: str) -> Tensor:
-        history = found.history[key]
-        return history[:, spread(self.points, history.shape[1])]
-
-    @staticmethod
-    def _compared_of(found: AttackResult) -> dict[str, Tensor]:
-        return {key: found.worst[key].masked_fill(~found.kept, nan) for key in COMPARED}
-
-    def compared(self) -> dict[str, Tensor]:
-        return {key: self.worst[key].clone() for key in COMPARED}
-
-    def gain(self, before: dict[str, Tensor]) -> Tensor:
-        """How much the scores fell since `before`, the larger of the two."""
-        return torch.stack([before[key] - self.worst[key] for key in COMPARED]).amax(dim=0)
-
-    def result(self) -> dict[str, Any]:
-        names = ("worst", "map", "kept", "attack", "restart", "iterate", "each", "curves", "walk")
-        return {name: getattr(self, name) for name in names}
+def _compared_of(found: AttackResult) -> dict[str, Tensor]:
+    return {key: found.worst[key].masked_fill(~found.kept, nan) for key in COMPARED}
 
 
 def _cost(attack: IFIA, short: Tensor) -> Tensor:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import isclose
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robattr._form import check_form, parse_json
-from robattr.errors import CheckpointError
+from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import records as files
-from robattr.evaluation.ablation import advantage
 from robattr.evaluation.protocol import Protocol
-from robattr.evaluation.scores import AGREEMENT, CONTROLS, FAITHFULNESS, curve_points
+from robattr.evaluation.records import Rows
+from robattr.evaluation.scores import AGREEMENT, COMPARED, CONTROLS, FAITHFULNESS, curve_points
 from robattr.metrics import intervals
 
-Rows = Sequence[Mapping[str, Any]]
-
 ACCURACIES = {"nat_acc": "correct", "adv_acc": "adv_correct"}
+WITHOUT_GRADIENTS = ("random", "score")  # attacks of `strict`
 
 
 NUMBER, COUNT = (float, None), (int, None)
@@ -49,14 +49,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def read_checked(path: Path) -> tuple[dict[str, Any], Rows]:
-    """A summary and all records beside it, with which it must agree.
-
-    Where it has the digest of their file, and that is unchanged, the records are read without their diagnostics.
-    """
+    """A summary and all records beside it, with which it must agree."""
     summary, lines = read(path), path.with_suffix(".jsonl")
-    unchanged = files.read_scores(lines, summary["file"]) if summary.get("file") else None
-    records = unchanged or (files.read(lines) if lines.is_file() else [])
-    check(summary, records_of(summary, records), source=path, unchanged=bool(unchanged))
+    records = files.read(lines) if lines.is_file() else []
+    check(summary, records_of(summary, records), source=path)
     return summary, records
 
 
@@ -69,11 +65,6 @@ def columns(records: Rows) -> dict[str, dict[str, float | None]]:
     scored = [r for r in records if r["kept"] is not None]
     means = {name: intervals.mean(r.get(name) for r in scored) for name in (*AGREEMENT, *CONTROLS, *FAITHFULNESS)}
     return {name: e.plain() for name, e in {**shares, **means}.items()}
-
-
-def estimate(values: Iterable[float | None]) -> dict[str, float | None]:
-    """A mean with its 95% interval, as a column of the summary."""
-    return intervals.mean(values).plain()
 
 
 def summarise(records: Rows, protocol: Protocol) -> dict[str, Any]:
@@ -117,6 +108,27 @@ def _of_strict(scored: Rows) -> dict[str, Any]:
     }
 
 
+def advantage(records: Rows, name: str) -> float | None:
+    """How much lower an attack is than all attacks by gradients, on average: the larger over the scores, or None."""
+    rows = [r["attacks"] for r in records if name in (r.get("attacks") or {})]
+    if not rows:
+        return None
+    return max(
+        fmean(max(0.0, lowest(row, at, but=WITHOUT_GRADIENTS) - _value(row[name], at)) for row in rows)
+        for at in range(len(COMPARED))
+    )
+
+
+def lowest(row: Mapping[str, Any], at: int, *, but: Collection[str] = ()) -> float:
+    """The worst case of an example without some attacks; 1 where none of the others kept the label."""
+    return min((_value(pair, at) for name, pair in row.items() if name not in but), default=1.0)
+
+
+def _value(pair: Sequence[float | None], at: int) -> float:
+    value = pair[at]
+    return 1.0 if value is None else value
+
+
 def digest(content: Any) -> str:
     """A hash of JSON values, whatever their layout in a file."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -128,17 +140,15 @@ def sealed(summary: Mapping[str, Any], records: Rows, file: Path | None = None) 
     return {**made, "digest": digest(made)}
 
 
-def check(
-    summary: Mapping[str, Any], records: Rows, *, source: Path, rounding: float = 0.0, unchanged: bool = False
-) -> None:
+def check(summary: Mapping[str, Any], records: Rows, *, source: Path, rounding: float = 0.0) -> None:
     """Reject a summary that was not made of these records: what is printed is what the records give.
 
     The digests are compared where the summary has them, that of the file first, which is quick; the values and counts
     of its columns always. `rounding` is the error of a score in the records; columns that no record has are left out
-    with it. `unchanged`: the file of the records is known to have its digest.
+    with it.
     """
     lines = source.with_suffix(".jsonl")
-    unchanged = unchanged or bool(summary.get("file") and summary["file"] == files.file_digest(lines))
+    unchanged = summary.get("file") and summary["file"] == files.file_digest(lines)
     odd = edited(summary, None if rounding or unchanged else records)
     odd = odd or _disagreement(summary, records, rounding=rounding)
     if odd:
@@ -149,7 +159,7 @@ def check(
 
 
 def edited(summary: Mapping[str, Any], records: Rows | None) -> str:
-    """What the digests of a summary say against it or against its records, where it has digests; else nothing."""
+    """Why the digests contradict the summary or its records; empty if they do not, or if it has none."""
     made = {key: value for key, value in summary.items() if key != "digest"}
     if "digest" in summary and summary["digest"] != digest(made):
         return "it was edited"
@@ -202,6 +212,8 @@ def compare(first: Rows, second: Rows) -> dict[str, intervals.Comparison]:
     keys = [ACCURACIES.get(name, name) for name in names]
     place = [{r["id"]: at for at, r in enumerate(rows)} for rows in (first, second)]
     shared = sorted(place[0].keys() & place[1].keys())
+    if not shared:
+        raise InvalidInput("expected two evaluations of the same examples, got no id in common: evaluate both alike")
     at = [[where[i] for i in shared] for where in place]
     found = {}
     for name, one, two in zip(names, _table(first, keys), _table(second, keys), strict=True):

@@ -85,9 +85,12 @@ def tied_pairs(same: Tensor) -> Tensor:
     return (position - start).sum(1)
 
 
-def by_slabs(measure: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
-    """`measure` (B,) computed on as many rows at a time as fit a slab of memory."""
+def by_rows(measure: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, mask: Tensor | None) -> Tensor:
+    """`measure` (B,) of each pair of maps, on as many `rows` at a time as fit a slab of memory; nan for NaN."""
+    check_pair(a, b)
+    u, v = rows(a, mask), rows(b, mask)
     if not len(a):
         return torch.zeros(0, dtype=torch.float64, device=a.device)
-    size = max(1, (CPU_SLAB if a.device.type == "cpu" else GPU_SLAB) // a.shape[1])
-    return torch.cat([measure(*pair) for pair in zip(a.split(size), b.split(size), strict=True)])
+    size = max(1, (CPU_SLAB if a.device.type == "cpu" else GPU_SLAB) // u.shape[1])
+    found = torch.cat([measure(*pair) for pair in zip(u.split(size), v.split(size), strict=True)])
+    return found.masked_fill(spoiled(a, mask) | spoiled(b, mask), float("nan"))

@@ -1,4 +1,4 @@
-"""Faithfulness: whether a map says what the output depends on. A constant map is perfectly robust and says nothing.
+"""Faithfulness: whether a map says what the output depends on. A constant map is perfectly robust and explains nothing.
 
 Pixels are removed by setting them to the baseline of the map (0). r_q(x) keeps the share q of the pixels that the map
 ranks first, and x − r_q(x) all others; p_y is the probability of the label, z_y its logit.
@@ -59,11 +59,6 @@ def infidelity(predicted: Tensor, change: Tensor) -> Tensor:
     explained = (p * d).sum(1).square() / (p * p).sum(1)
     unexplained = 1 - explained.nan_to_num(0.0) / (d * d).sum(1)  # 0/0: a prediction of 0 explains nothing
     return unexplained.clamp(0, 1)
-
-
-def completeness_gap(total: Tensor, change: Tensor) -> Tensor:
-    """|total − change| / |change|, (B,): Σ A_i against z_y(x) − z_y(0)."""
-    return (total - change).abs() / change.abs()
 
 
 def class_cosine(maps: Tensor, labels: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ Every function leaves NaN out and counts it. Random draws come from a seed, so t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
 
@@ -43,7 +43,7 @@ class Estimate:
 class Comparison:
     """Two models on the same examples: `difference` is the mean of second − first over the shared ids.
 
-    `p_value` is that of the sign-flip test; `unpaired` counts the ids that only one of the two has.
+    `p_value`: of the sign-flip test; `unpaired`: the number of ids that only one of the two has.
     """
 
     difference: Estimate
@@ -94,25 +94,15 @@ def proportion(hits: Iterable[Score]) -> Estimate:
     return Estimate(p, max(0.0, min(low, p)), min(1.0, max(high, p)), n, excluded)
 
 
-def paired(first: Mapping[int, Score], second: Mapping[int, Score]) -> Comparison:
-    """Compare two models example by example; `first` and `second` map an example's id to its score.
-
-    Pairs whose score is NaN for either model are excluded and counted. The p-value is two-sided: if the models were
-    equal, every difference could as well have the other sign, so it is the share of sign patterns whose mean is at
-    least as far from 0 as the observed one. All patterns are tried if there are at most RESAMPLES; else that many
-    random ones, and p = (1 + number as far)/(1 + RESAMPLES). Of more than LARGE pairs, interval and p-value are the
-    limits that the draws would estimate, by expansions that are more exact than RESAMPLES draws.
-    """
-    shared = sorted(first.keys() & second.keys())
-    unpaired = len(first) + len(second) - 2 * len(shared)
-    if not shared:
-        raise InvalidInput("expected two evaluations of the same examples, got no id in common: evaluate both alike")
-    differences = _floats(map(second.__getitem__, shared)) - _floats(map(first.__getitem__, shared))
-    return compared(differences, unpaired=unpaired)
-
-
 def compared(differences: Floats, *, unpaired: int = 0) -> Comparison:
-    """The comparison of two models with these differences, second − first, one for each pair."""
+    """Compare two models by their differences, second − first, one for each pair of scores of an example.
+
+    Pairs with NaN are excluded and counted. The p-value is two-sided: if the models were equal, every difference could
+    as well have the other sign, so it is the share of sign patterns whose mean is at least as far from 0 as the
+    observed one. All patterns are tried if there are at most RESAMPLES; else that many random ones, and p = (1 +
+    number as far)/(1 + RESAMPLES). Of more than LARGE pairs, interval and p-value are the limits that the draws would
+    estimate, by expansions that are more exact than RESAMPLES draws.
+    """
     kept, excluded = _finite(differences)
     estimate = _expanded_mean(kept, excluded) if _many(kept - kept.mean()) else mean(differences)
     return Comparison(estimate, _sign_flip(kept), unpaired)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from robattr.metrics._validation import by_slabs, check_maps, check_pair, counted, rows, spoiled, tied_pairs
+from robattr.metrics._validation import by_rows, check_maps, counted, rows, spoiled, tied_pairs
 
 _SMALL = 16  # blocks of positions this short are compared pair by pair: cheaper than four more partitions
 
@@ -25,29 +25,20 @@ def kendall(a: Tensor, b: Tensor, *, mask: Tensor | None = None) -> Tensor:
     >>> kendall(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[3.0, 2.0, 1.0]]))
     tensor([-1.], dtype=torch.float64)
     """
-    check_pair(a, b)
-    tau = by_slabs(_tau_b, rows(a, mask), rows(b, mask))
-    return tau.masked_fill(spoiled(a, mask) | spoiled(b, mask), float("nan"))
+    return by_rows(_tau_b, a, b, mask)
 
 
-def tie_ceiling(a: Tensor, b: Tensor | None = None, *, mask: Tensor | None = None) -> Tensor:
-    """The highest τ-b that any map can reach against `a`, given the ties: (B,) float64.
+def tie_ceiling(a: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    """The highest τ-b of `a` with a map without ties: √(1 − T_a/n₀), (B,) float64.
 
-    A pair tied in either map is neither concordant nor discordant, so C − D ≤ n₀ − max(T_a, T_b) and
-
-        τ-b ≤ √((n₀ − max(T_a, T_b)) / (n₀ − min(T_a, T_b))).
-
-    Without `b` the other map has no ties (T_b = 0): √(1 − T_a/n₀), attained by every map that keeps the order of `a`
-    and breaks all its ties. With `b`, the ties of `b` count. Constant maps or NaN: nan.
+    A pair tied in `a` is neither concordant nor discordant, so C − D ≤ n₀ − T_a. Every map that keeps the order of `a`
+    and breaks all its ties attains it. Constant maps or NaN: nan.
     """
-    check_maps(a) if b is None else check_pair(a, b)
-    pairs = _pairs(counted(rows(a, mask)))
-    ties_a = _ties(rows(a, mask))
-    ties_b = torch.zeros_like(ties_a) if b is None else _ties(rows(b, mask))
-    high, low = torch.maximum(ties_a, ties_b), torch.minimum(ties_a, ties_b)
-    bound = ((pairs - high).double() / (pairs - low).double()).sqrt()
-    void = spoiled(a, mask) | (high == pairs)
-    return bound.masked_fill(void if b is None else void | spoiled(b, mask), float("nan"))
+    check_maps(a)
+    flat = rows(a, mask)
+    pairs, ties = _pairs(counted(flat)), _ties(flat)
+    bound = ((pairs - ties).double() / pairs.double()).sqrt()
+    return bound.masked_fill(spoiled(a, mask) | (ties == pairs), float("nan"))
 
 
 def _pairs(n: Tensor) -> Tensor:

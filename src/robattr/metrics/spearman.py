@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from robattr.metrics._validation import by_slabs, check_pair, counted, rows, spoiled
+from robattr.metrics._validation import by_rows, check_pair, counted, rows, spoiled
 
 EXACT = 3_000_000  # pixels up to which a sum of squared ranks, n³/3, is an int64
 
@@ -16,9 +16,7 @@ def spearman(a: Tensor, b: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
     Equal to `scipy.stats.spearmanr`. Shapes, `mask` and nan as in `kendall`.
     """
-    check_pair(a, b)
-    rho = by_slabs(_rho, rows(a, mask), rows(b, mask))
-    return rho.masked_fill(spoiled(a, mask) | spoiled(b, mask), float("nan"))
+    return by_rows(_rho, a, b, mask)
 
 
 def cosine(a: Tensor, b: Tensor, *, mask: Tensor | None = None) -> Tensor:

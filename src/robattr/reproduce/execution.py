@@ -13,14 +13,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing import active_children, get_context
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import torch
 
-from robattr._progress import Watch, Watching, expecting, say
+from robattr._progress import Watch, Watching, say
 from robattr.attacks.maps import by_name
 from robattr.engine.processes import choose_device
 from robattr.evaluation import for_dataset
@@ -84,8 +83,8 @@ def evaluate_job(job: Job, *, device: str, data_dir: Path | None, watch: Watch) 
         out=OutputDir(job.path / "records"),
         metadata={**opened.about(split="test", command=shlex.join(words)), "run": job.path.name},
         precision="tf32",  # the default of `robattr evaluate`
-        progress=partial(watch, job.name),
-        expect=expecting(watch, job.name),
+        watch=watch,
+        title=job.name,
     )
 
 

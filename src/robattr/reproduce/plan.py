@@ -194,7 +194,8 @@ def training_seconds(job: Job, device: str = "auto") -> float:
 
 def evaluation_seconds(job: Job, device: str = "auto") -> float:
     """Estimated seconds of an evaluation."""
-    return _probe(job, device).seconds(job.examples)
+    probe = _probe(job, device)
+    return probe.seconds(probe.passes * job.examples)
 
 
 def _probe(job: Job, device: str) -> Evaluation:
@@ -210,4 +211,4 @@ def _timed(dataset: str, network: str, map: str, protocol: str, device: str) -> 
     data = from_tensors(x, y, bounds=rules.bounds, classes=about.classes, name=dataset)
     model = build_model(TrainConfig(dataset=dataset, model=network), data).to(choose_device(device)).eval()
     chosen = by_name(map, N=rules.N, bounds=rules.bounds)
-    return Evaluation(model, x, y, [0], rules, chosen, source=None, compiled=False)
+    return Evaluation(model, chosen, x, y, [0], rules, compiled=False)

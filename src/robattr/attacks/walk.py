@@ -1,0 +1,131 @@
+"""The points that an attribution attack goes through on a batch, scored on the true net."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from math import inf
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from robattr.attacks import passes, per_example_rng
+from robattr.attacks.losses import GRADIENT_FREE, loss_reference
+from robattr.attacks.result import Iterate, Rows, where
+from robattr.engine import precision
+from robattr.formula.ascent import GradAndValue
+from robattr.formula.neighbourhoods import LinfBall
+from robattr.formula.network import bind
+from robattr.models.smooth import smooth
+
+if TYPE_CHECKING:
+    from robattr.attacks.ifia import IFIA
+
+
+class Walk:
+    """The walk of an attack on one batch of rows: `Walk(attack, rows).iterates()`."""
+
+    def __init__(self, attack: IFIA, rows: Rows) -> None:
+        self.attack, self.rows = attack, rows
+        self._map = attack.map_pass(attack.map)
+        self._last: Iterate | None = None
+
+    @torch.no_grad()  # the decorator, unlike a `with`, does not leak into the caller between two yields
+    def iterates(self) -> Iterator[Iterate]:
+        """The scored points of each ascent in turn."""
+        a, x = self.attack, self.rows.x
+        within, rand = LinfBall(a.eps, a.bounds), per_example_rng.rand_like(self.rows.names, a.seed, 1)
+        best, lowest = a.starts(x, self.rows.names), torch.full_like(self.rows.y, inf, dtype=torch.float64)
+        for stage, beta in enumerate(a.betas):
+            grad = _FirstStep(self.gradient(beta), None if a.kind in GRADIENT_FREE else self._signs, self.rows)
+            points = a.ascent(warm=stage > 0).iterates(grad, x, within, start=best, rand=rand)
+            for found in self._scored(points):
+                value = found.scores[a.aim or a.first]
+                better = found.kept & (value < lowest)
+                best, lowest = where(better, found.x, best), torch.where(better, value.double(), lowest)
+                yield replace(found, t=stage * a.steps + found.t, still=grad.still)
+
+    def gradient(self, beta: float) -> GradAndValue:
+        """z ↦ (∇J, J) on the twin of sharpness β; a search takes J from its scores and needs no ∇J."""
+        a, rows = self.attack, self.rows
+        if a.kind == "random":
+            return lambda z: (torch.zeros_like(z), z.new_zeros(len(z)))
+        if a.kind == "score":
+            return lambda z: (z, self._climbed(z))
+        reference = rows.x
+        if isinstance(a.kind, str):
+            reference = loss_reference(a.kind, rows.clean, partial(self._twin_map, beta), k=a.k, target=a.target)
+        inside = nullcontext if a.directions is None else partial(precision, a.directions, rows.x.device.type)
+        build = passes.attack_gradient if a.batch is None else passes.compiled_gradient
+        with inside():
+            pulled = build(a.source or a.model, a.guide, kind=a.kind, beta=beta, keep=a.keep, relative=a.relative)
+
+        def directed(z: Tensor) -> tuple[Tensor, Tensor]:
+            with inside():
+                return pulled(z, rows.y, reference, rows.label)
+
+        return directed
+
+    def score(self, z: Tensor) -> Iterate:
+        """The maps and scores at z. The last are remembered: a search scores its trial before the walk does."""
+        if self._last is None or self._last.x is not z:
+            map, logits = self._map(z, self.rows.y)
+            kept = logits.argmax(dim=1) == self.rows.label
+            scores = {name: measure(self.rows.clean, map) for name, measure in self.attack.measures.items()}
+            t, still = torch.zeros_like(self.rows.y), torch.zeros_like(kept)
+            self._last = Iterate(t, z, map, kept, scores, flips=(~kept).double(), still=still)
+        return self._last
+
+    def _scored(self, points: Iterator[Tensor]) -> Iterator[Iterate]:
+        """The points of one ascent that are scored: every so many, or of each window the lowest by the coarse map."""
+        a, y = self.attack, self.rows.y
+        if a.screen is None:
+            for t, z in enumerate(points, start=1):
+                if t % a.every == 0 or t == a.steps:
+                    yield replace(self.score(z), t=torch.full_like(y, t))
+            return
+        coarse, measure = a.map_pass(a.screen), a.measures[a.first]
+        clean, done, each = coarse(self.rows.x, y)[0], 0, torch.arange(len(y), device=y.device)
+        while window := list(islice(points, a.window)):
+            maps, logits = zip(*(coarse(z, y) for z in window), strict=True)
+            flipped = torch.stack([answer.argmax(dim=1) != self.rows.label for answer in logits])
+            scores = torch.stack([measure(clean, map) for map in maps]).masked_fill(flipped, inf).nan_to_num(inf)
+            lowest = scores.argmin(dim=0)
+            found = self.score(torch.stack(window)[lowest, each])
+            yield replace(found, t=done + 1 + lowest, flips=flipped.double().mean(dim=0))
+            done += len(window)
+
+    def _climbed(self, z: Tensor) -> Tensor:
+        """What a search climbs: minus the mean of the first two scores; −∞ where the prediction has changed."""
+        found = self.score(z)
+        mean = torch.stack([score.double() for score in list(found.scores.values())[:2]]).mean(dim=0)
+        return torch.where(found.kept, -mean, -inf).nan_to_num(-inf)
+
+    def _signs(self, z: Tensor) -> Tensor:
+        return (per_example_rng.uniform(z, self.rows.names, self.attack.seed, 2) - 0.5).sign()
+
+    def _twin_map(self, beta: float) -> Tensor:
+        a = self.attack
+        source = a.source or a.model
+        twin = source if beta == inf else smooth(source, beta, relative=a.relative)
+        return a.guide(bind(twin).detach(), self.rows.x, self.rows.y)
+
+
+class _FirstStep:
+    """A gradient whose first call has random `signs` where it is exactly 0; `still` marks these rows."""
+
+    def __init__(self, grad: GradAndValue, signs: Callable[[Tensor], Tensor] | None, rows: Rows) -> None:
+        self._grad, self._signs, self._first = grad, signs, True
+        self.still = torch.zeros_like(rows.y, dtype=torch.bool)
+
+    def __call__(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        found, value = self._grad(z)
+        if self._first:
+            self._first, self.still = False, (found == 0).flatten(1).all(dim=1)
+            if self._signs is not None and self.still.any():
+                found = where(self.still, self._signs(z), found)
+        return found, value
