@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from robattr import data, recipes
 from robattr.cli import app
 from robattr.cli._names import recipe_names, zoo_names
-from robattr.cli._tables import show_table
+from robattr.cli._tables import show_table, show_text
 from robattr.models import zoo
 
 PROGRAM = typer.main.get_command(app)
@@ -61,11 +61,33 @@ def test_a_flag_has_one_meaning() -> None:
             texts[name].add(param.help)
     about = {
         "--out", "--examples", "--seed", "--eps", "--data", "--maps", "--set", "--objective", "--precision",
-        "--compile", "--batch", "--protocol", "--workers", "--name", "--trust-code", "--model",
+        "--protocol", "--workers",
     }  # fmt: skip
-    assert {name for name, said in texts.items() if len(said) > 1} <= about
+    assert {name for name, said in texts.items() if len(said) > 1} == about
     assert {"--steps", "--iterations", "--fresh", "--device", "--data-dir"} <= texts.keys() - about
+    assert "--dataset" not in texts, "--data everywhere"
     assert [name for name, command in COMMANDS.items() if "--steps" in options(command)] == ["harden"]
+
+
+def test_every_parameter_is_explained_and_out_has_one_short_name() -> None:
+    for name, command in COMMANDS.items():
+        for param in command.params:
+            assert param.help or param.name == "help", f"{name}: {param.name} has no help"
+            if "--out" in param.opts:
+                assert "-o" in param.opts, name
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["evaluate"], "Missing argument 'RUN': A run directory, a weights file, or a model of the zoo"),
+        (["audit", "--model", "m:f"], "Missing option '--data': A folder with one folder of images per class"),
+    ],
+)
+def test_what_is_missing_is_explained(words: list[str], said: str) -> None:
+    shown = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    assert shown.exit_code == 2
+    assert said in shown.output
 
 
 def complete(*words: str) -> list[str]:
@@ -85,6 +107,9 @@ def test_the_shell_completes_commands_flags_and_names(tmp_path, monkeypatch) -> 
     assert complete("evaluate", "mni") == ["mnist/", *(name for name in zoo.entries() if name.startswith("mni"))]
     assert complete("data", "fetch", "fashion-mi") == ["fashion-mini"]
     assert complete("reproduce", "figure") == ["figure1", "figure2"]
+    assert complete("reproduce", "table1", "--datasets", "mnist,gt") == ["mnist,gtsrb"]
+    assert complete("audit", "--data", "flo") == ["flower"]
+    assert complete("doctor", "--model", "mni")[0] == "mnist/"
 
 
 def test_names_are_completed_without_torch() -> None:
@@ -122,7 +147,13 @@ def test_a_table_fits_its_terminal(capsys, monkeypatch) -> None:
         assert any("[red]first" in line and "1,000" in line for line in shown.splitlines()) == wide
     monkeypatch.delenv("COLUMNS")
     show_table(("Name",), [("long " * 60,)])
-    assert ("long " * 60).strip() in capsys.readouterr().out, "a pipe has no width"
+    show_text("[red]long " * 60)
+    shown = capsys.readouterr().out
+    assert ("long " * 60).strip() in shown, "a pipe has no width"
+    assert ("[red]long " * 60).strip() in shown
+    monkeypatch.setenv("COLUMNS", "24")
+    show_text("a sentence that is wrapped between words")
+    assert capsys.readouterr().out.split("\n")[:2] == ["a sentence that is ", "wrapped between words"]
 
 
 @pytest.mark.parametrize("words", [["evaluate", "run", f"--no{EVIL}"], [EVIL], ["data", EVIL], ["card", "run", EVIL]])

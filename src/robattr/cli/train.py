@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robattr._text import printable
-from robattr.cli._options import DataDir, Device, DryRun, Fresh, choices, known_recipes
-from robattr.errors import InvalidInput, nearest
+from robattr.cli._options import DataDir, Device, DryRun, Fresh, Trust, choices, known_recipes, leads
+from robattr.errors import InvalidInput
 
 if TYPE_CHECKING:
     from robattr.training.config import TrainConfig
@@ -27,22 +27,24 @@ Recipe = Annotated[
         autocompletion=known_recipes,
     ),
 ]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key; may be repeated.")]
-Config = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="A TOML file of keys, or an earlier run's config.json.")
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated.")
 ]
-Seed = Annotated[int | None, typer.Option(help="Seed of the weights, the batches and the attacks.")]
+Config = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A TOML file of settings, or an earlier run's config.json.")
+]
+Seed = Annotated[int | None, typer.Option(help="Seed of the training.")]
 Precision = Annotated[
-    str | None, typer.Option(help="fp32, tf32, bf16 or fp64.", autocompletion=choices("fp32", "tf32", "bf16", "fp64"))
+    str | None,
+    typer.Option(
+        help="fp32, tf32, bf16 or fp64 (default: the recipe's).", autocompletion=choices("fp32", "tf32", "bf16", "fp64")
+    ),
 ]
 Objective = Annotated[
     str | None,
     typer.Option(
         metavar="MODULE:FUNCTION", help="Your own objective: a function that returns it (docs/write_your_own.md)."
     ),
-]
-Trust = Annotated[
-    bool, typer.Option("--trust-code", help="Run the functions (network, objective) that a configuration file names.")
 ]
 
 
@@ -57,7 +59,9 @@ def train(
     set_: Set = None,
     config: Config = None,
     objective: Objective = None,
-    out: Annotated[Path | None, typer.Option(help="The run directory (default: runs/DATASET/METHOD-seedN).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The run directory (default: runs/DATASET/METHOD-seedN).")
+    ] = None,
     fresh: Fresh = False,
     device: Device = "auto",
     seed: Seed = None,
@@ -119,17 +123,16 @@ def train_warm_start(run: TrainConfig, *, device: str, data_dir: Path | None, be
 
 def _report(run: TrainConfig, outcome: Outcome) -> None:
     """Print how the training ended; exits if a signal stopped it."""
-    leads = os.environ.get("RANK", "0") == "0"
     if not outcome.finished:
         number = outcome.stopped_by or signal.SIGTERM
-        if leads:
+        if leads():
             typer.echo(
                 f"stopped by {signal.Signals(number).name} after step {outcome.step} of {run.steps}, which is saved: "
                 "the same command continues",
                 err=True,
             )
         raise typer.Exit(128 + number)
-    if leads:
+    if leads():
         accuracy = "" if outcome.val_accuracy is None else f"  validation accuracy {outcome.val_accuracy:.2%}"
         typer.echo(printable(f"{outcome.path}  {outcome.step} steps{accuracy}"))
 
@@ -138,13 +141,16 @@ def sweep(
     recipe: Recipe = None,
     over: Annotated[
         list[str] | None,
-        typer.Option("--over", metavar="KEY=V,V,…", help="Values of a key (or low..high); may be repeated."),
+        typer.Option(
+            "--over", metavar="KEY=V,V,…", help="Values of a setting, or KEY=LOW..HIGH with --trials; may be repeated."
+        ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The folder of the sweep (default: runs/sweeps/DATASET/METHOD).")
+        Path | None,
+        typer.Option("--out", "-o", help="The folder for the runs (default: runs/sweeps/DATASET/METHOD)."),
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(min=1, help="Search this many points instead of the whole grid.")
+        int | None, typer.Option(min=1, help="Search by this many points instead of running the whole grid.")
     ] = None,
     examples: Annotated[
         int, typer.Option(min=0, help="Validation examples whose explanations are attacked; 0 compares accuracy alone.")
@@ -237,12 +243,10 @@ def resolve(
         raise InvalidInput(f"expected the name of a recipe in {config}, got recipe = {short(named)}")
     name = str(recipe or named or "")
     whole = recipe is None and {"dataset", "method"} <= file.keys()  # needs no recipe
-    if name in recipes.names():
-        base = recipes.get(name)
-    elif whole:
+    if whole and name not in recipes.names():
         base = TrainConfig(recipe=name or "custom")
     elif name:
-        raise InvalidInput(f"unknown recipe {name!r}; {nearest(name, recipes.names())}")
+        base = recipes.get(name)
     else:
         raise InvalidInput("no recipe given: try robattr train fashion-mini/ig-norm (robattr --list shows all)")
     if objective is None:
