@@ -151,6 +151,12 @@ def test_a_table_fits_its_terminal(capsys, monkeypatch) -> None:
     shown = capsys.readouterr().out
     assert ("long " * 60).strip() in shown, "a pipe has no width"
     assert ("[red]long " * 60).strip() in shown
+    show_table(("Name",), [("**best**",)])
+    assert "**best**" in capsys.readouterr().out, "a pipe has no bold letters"
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    show_table(("Name",), [("**best**",)])
+    assert "\x1b[1mbest" in capsys.readouterr().out
+    monkeypatch.delenv("FORCE_COLOR")
     monkeypatch.setenv("COLUMNS", "24")
     show_text("a sentence that is wrapped between words")
     assert capsys.readouterr().out.split("\n")[:2] == ["a sentence that is ", "wrapped between words"]

@@ -43,17 +43,21 @@ def show_table(
     """Print a table; the columns `numbers` are aligned to the right. With `wrap` the last column may wrap.
 
     Where the terminal is too narrow, one block per row, with a line for each cell.
-    All is text: square brackets are not markup, and control characters are written out.
+    All is text: square brackets are not markup, and control characters are written out; but **bold** is bold on a
+    terminal.
     """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
+    out = console()
+
     def shown(text: str, style: str = "") -> Text:
+        if out.is_terminal and len(text) > 4 and text[:2] == text[-2:] == "**":
+            text, style = text[2:-2], "bold"
         return Text("\n".join(map(printable, text.split("\n"))), style=style)
 
     rows = [list(row) for row in rows]
-    out = console()
     wide = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for at, heading in enumerate(headings):
         last = at == len(headings) - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from reprlib import repr as short
@@ -13,6 +14,7 @@ import typer
 
 from robattr._text import printable
 from robattr.cli._options import DataDir, Device, DryRun, Fresh, Trust, choices, known_recipes, leads
+from robattr.cli._tables import show_table, show_text
 from robattr.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -171,8 +173,8 @@ def sweep(
     """
     from robattr.runs import measure_on_validation
     from robattr.training.axes import parse_axes
+    from robattr.training.sweep import cells, explained, table
     from robattr.training.sweep import sweep as begin
-    from robattr.training.sweep import table
 
     if not over:
         raise InvalidInput("a sweep needs at least one --over KEY=VALUE,VALUE,…, for example --over m=10,20,50")
@@ -198,7 +200,12 @@ def sweep(
         data_dir=data_dir,
         fresh=fresh,
     )
-    typer.echo(table(found), nl=False)
+    if found and sys.stdout.isatty():
+        headings, *rows = cells(found)
+        show_table(headings, rows)
+        show_text(*explained(found))
+    else:
+        typer.echo(table(found), nl=False)
     if stopped_by is not None:
         typer.echo("stopped: the same command continues", err=True)
         raise typer.Exit(128 + stopped_by)
