@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -44,6 +45,19 @@ def test_flags_show_no_type(name: str) -> None:
     )
     assert shown.exit_code == 0
     assert "<bool>" not in shown.output
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+@pytest.mark.parametrize("words", [[], ["--help"], ["audit", "--help"], ["evaluate", "--help"]])
+def test_help_cuts_no_word(words: list[str], columns: int) -> None:
+    shown = CliRunner().invoke(app, words, env={"COLUMNS": str(columns)})
+    assert shown.output.count("Usage: robattr") == 1
+    if "audit" in words:
+        assert {"--trust-code", "--iterations"} <= set(shown.output.split()), "an option is cut"
+    assert not re.search(r"\w…", shown.output)
+    wide = CliRunner().invoke(app, words, env={"COLUMNS": "300"})
+    letters = [set(re.findall(r"--[\w-]+", text)) for text in (shown.output, wide.output)]
+    assert letters[0] == letters[1]
 
 
 @pytest.mark.parametrize("name", CONTINUED)

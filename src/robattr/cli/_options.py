@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Annotated, Any
 
 import typer
@@ -17,18 +18,30 @@ from robattr._text import printable
 from robattr.cli._names import recipe_names, zoo_names
 from robattr.data.known import NAMES
 
+ROOM = 76  # characters that the columns of a command's options need
 UsageError: Any = typer.BadParameter.__base__  # click's, or that of typer's own copy of click
 
 
-class _Command(TyperCommand):
+class _Help:
+    """Help that can be read on any terminal: short types, and plain text where the columns would be cut."""
+
+    rich_markup_mode: Any
+
     def get_params(self, ctx: Any) -> list[Any]:
-        return _without_type(super().get_params(ctx))
+        return _with_short_types(super().get_params(ctx))  # type: ignore[misc]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        columns = get_terminal_size().columns
+        if columns < ROOM:
+            self.rich_markup_mode, formatter.width = None, columns
+        super().format_help(ctx, formatter)  # type: ignore[misc]
 
 
-class _Group(TyperGroup):
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _without_type(super().get_params(ctx))
+class _Command(_Help, TyperCommand):
+    pass
 
+
+class _Group(_Help, TyperGroup):
     def make_context(self, *args: Any, **settings: Any) -> Any:
         with _explained_errors():
             return super().make_context(*args, **settings)
@@ -45,6 +58,10 @@ def _explained_errors() -> Iterator[None]:
         yield
     except UsageError as error:
         plain = error.format_message()
+        if type(error).__name__ == "NoArgsIsHelpError":  # typer prints its own help, but not the plain one
+            if plain.strip():
+                typer.echo(plain)
+            raise
         about = getattr(getattr(error, "param", None), "help", None)
         missing = type(error).__name__ == "MissingParameter"  # click's, or that of typer's own copy
         said = printable(f"{plain.rstrip('.')}: {about}" if missing and about else plain)
@@ -54,7 +71,7 @@ def _explained_errors() -> Iterator[None]:
 
 
 class App(typer.Typer):
-    """A Typer program whose help shows no `<bool>` beside a flag, which takes no value."""
+    """A Typer program whose help shows short types."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(cls=_Group, no_args_is_help=True, **settings)
@@ -68,10 +85,14 @@ class App(typer.Typer):
         return super().command(name, cls=_Command, **settings)
 
 
-def _without_type(params: list[Any]) -> list[Any]:
+def _with_short_types(params: list[Any]) -> list[Any]:
+    """No type for a flag, N for a number with limits, which stand beside it: the explanation needs the room."""
     for param in params:
+        limited = getattr(param, "min", None), getattr(getattr(param, "type", None), "min", None)  # typer's or click's
         if getattr(param, "is_flag", False):
             param.metavar = ""
+        elif limited != (None, None):
+            param.metavar = "N"
     return params
 
 
