@@ -100,7 +100,8 @@ def test_the_harden_command(place: Path) -> None:
     small = ("--steps", "1", "--batch", "4", "--iterations", "1", "--points", "2", "--examples", "4")
     said = run(*words, *small, "--set", "attack_steps=1", "--set", "m=2", "--freeze", "stem")
     assert said.exit_code == 0, said.output
-    assert "before: " in said.output
+    assert "before: " in said.stdout
+    assert "after: " in said.stdout
     assert (place / "hardened" / "report.html").exists()
     assert (place / "hardened" / "hardened" / "model.safetensors").exists()
     wrong = run(*words, *small, "--batch-norm", "melted", "-o", "elsewhere")

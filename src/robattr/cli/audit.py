@@ -212,8 +212,8 @@ def harden(
     if found.after is None:
         _say(f"stopped after step {found.outcome.step} of {steps}, which is saved: the same command continues")
         raise typer.Exit(128 + (found.outcome.stopped_by or signal.SIGTERM))
-    _say(f"before: {found.before.headline}")
-    _show(found.after)
+    show_text(f"before: {found.before.headline}")
+    _show(found.after, "after: ")
     typer.echo(printable(f"wrote {found.page} and {found.outcome.path / 'model.safetensors'}"))
 
 
@@ -308,9 +308,9 @@ def _say(text: str) -> None:
     typer.echo(printable(text), err=True)
 
 
-def _show(verdict: Verdict) -> None:
+def _show(verdict: Verdict, of: str = "") -> None:
     for mark, lines in (
-        ("", [verdict.headline]), ("  ", verdict.findings), ("  doubt: ", verdict.doubts), ("  → ", verdict.next_steps),
+        (of, [verdict.headline]), ("  ", verdict.findings), ("  doubt: ", verdict.doubts), ("  → ", verdict.next_steps),
     ):  # fmt: skip
         for line in lines:
             show_text(f"{mark}{line}")

@@ -29,14 +29,20 @@ def list_datasets(data_dir: DataDir = None) -> None:
     rows = []
     for name in data.names():
         info = data.info(name)
-        sizes = " / ".join(f"{size:,}" for size in info.sizes)
         download = f"{info.megabytes:.0f} MB" if info.remotes else "–"
-        rows.append((name, sizes, download, data.status(name, data_dir).state, info.licence))
+        rows.append((name, sizes(name), download, data.status(name, data_dir).state, info.licence))
     headings = ("Dataset", "Train / validation / test", "Download", "State", "Licence")
     show_table(headings, rows, wrap=True)
     for name in data.names():
         typer.echo(f"{name}: {data.info(name).citation}")
     typer.echo(printable(f"looked in {data.root(data_dir)}"))
+
+
+def sizes(name: str) -> str:
+    """`5,000 / 500 / 1,000`: the sizes of a dataset's splits."""
+    from robattr import data
+
+    return " / ".join(f"{size:,}" for size in data.info(name).sizes)
 
 
 def fetch(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from robattr._progress import LONG, say
 from robattr._text import duration, printable, words
 from robattr.cli._options import DataDir, Device, DryRun, Fresh, Protocol, choices, choices_with_commas
 from robattr.cli._tables import console, show_text
@@ -16,6 +18,7 @@ from robattr.data.known import NAMES
 
 if TYPE_CHECKING:
     from robattr.reproduce import Job
+    from robattr.reproduce.plan import Task
 
 
 TARGETS = ("table1", "table2", "table3", "figure1", "figure2")
@@ -111,6 +114,10 @@ def _execute(jobs: list[Job], *, device: str, data_dir: Path | None, workers: in
     for job in jobs if fresh else ():
         discard(job.path)
     planned = tasks(jobs)
+    seconds = sum(_seconds(planned, device, workers=workers)) / workers
+    if seconds >= LONG:
+        left = sum(not task.done for task in planned)
+        say(f"{left} of {len(planned)} tasks are left: about {duration(seconds)} here, {workers} at a time")
     if workers == 1 or all(task.done for task in planned):
         stopped = execute(planned, device=device, data_dir=data_dir)
     else:
@@ -151,17 +158,25 @@ def _show(jobs: list[Job], folder: Path, *, title: str) -> None:
     typer.echo(printable(f"open {page}"))
 
 
-def _describe(jobs: list[Job], device: str, *, workers: int = 1) -> None:
-    """Print the tasks and their estimated times, with as many threads as they will have."""
-    import torch
-
+def _describe(jobs: list[Job], device: str, *, workers: int) -> None:
+    """Print the tasks and their estimated times."""
     from robattr.reproduce import tasks
 
+    planned = tasks(jobs)
+    each = _seconds(planned, device, workers=workers)
+    for task, seconds in zip(planned, each, strict=True):
+        typer.echo(f"{task.title:60} {'done' if task.done else 'about ' + duration(seconds)}")
+    typer.echo(f"{f'total on this machine, {workers} at a time':60} about {duration(sum(each) / workers)}")
+
+
+def _seconds(planned: Sequence[Task], device: str, *, workers: int) -> list[float]:
+    """Estimated seconds of each task, with as many threads as it will have; 0 where it is done."""
+    import torch
+
+    threads = torch.get_num_threads()
     if workers > 1:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
-    total = 0.0
-    for task in tasks(jobs):
-        seconds = task.seconds(device)
-        total += seconds
-        typer.echo(f"{task.title:60} {'done' if task.done else 'about ' + duration(seconds)}")
-    typer.echo(f"{f'total on this machine, {workers} at a time':60} about {duration(total / workers)}")
+    try:
+        return [task.seconds(device) for task in planned]
+    finally:
+        torch.set_num_threads(threads)
