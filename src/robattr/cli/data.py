@@ -80,5 +80,7 @@ def verify(
         console.print(f"{seen.name:14}[{style}]{seen.state:9}[/]{where}")
         if seen.problem:
             typer.echo(f"  {printable(seen.problem)}", err=True)
+        elif seen.state == "missing" and name is not None:
+            typer.echo(f"  run `robattr data fetch {seen.name}`, or choose another --data-dir", err=True)
     if any(seen.state == "damaged" or (name is not None and seen.state == "missing") for seen in states):
         raise typer.Exit(1)
