@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from robattr._progress import Watching
+from robattr._progress import Watching, say
 from robattr._text import interval, number, numbers, printable, whole_numbers, words
 from robattr.cli._options import (
     MAPS,
@@ -140,9 +140,9 @@ def audit(
             command=typed_command(), watch=watch,
         )  # fmt: skip
     for note in found.notes:
-        _say(f"note: {note}")
+        say(f"note: {note}")
     if found.skipped:
-        _say(f"note: {len(found.skipped)} files are not readable images and were skipped; the page lists them")
+        say(f"note: {len(found.skipped)} files are not readable images and were skipped; the page lists them")
     _show(found.verdict)
     if found.page is not None:
         typer.echo(printable(f"wrote {found.page}"))
@@ -210,7 +210,7 @@ def harden(
             command=typed_command(), watch=watch,
         )  # fmt: skip
     if found.after is None:
-        _say(f"stopped after step {found.outcome.step} of {steps}, which is saved: the same command continues")
+        say(f"stopped after step {found.outcome.step} of {steps}, which is saved: the same command continues")
         raise typer.Exit(128 + (found.outcome.stopped_by or signal.SIGTERM))
     show_text(f"before: {found.before.headline}")
     _show(found.after, "after: ")
@@ -265,7 +265,7 @@ def open_model(ref: str, weights: Path | None, *, trust: bool) -> nn.Module:
     from robattr.runs import load_model
 
     if ":" in ref:
-        _say(f"importing {ref}: this runs its code")
+        say(f"importing {ref}: this runs its code")
         made = models.from_factory(ref)
     elif "/" in ref or Path(ref).exists():
         made = load_model(ref, trust=trust)
@@ -302,10 +302,6 @@ def class_names(path: Path | None) -> list[str] | None:
         why = getattr(cause, "strerror", None) or "it is not UTF-8"
         raise InvalidInput(f"expected a text file of class names, got {path} ({why}): correct --classes") from cause
     return [line.strip() for line in lines if line.strip()]
-
-
-def _say(text: str) -> None:
-    typer.echo(printable(text), err=True)
 
 
 def _show(verdict: Verdict, of: str = "") -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from robattr._progress import Watching
+from robattr._progress import Watching, say
 from robattr._text import duration, interval, number, numbers, printable
 from robattr.cli import audit as own_model
 from robattr.cli._options import DataDir, Device, Fresh, Trust, known_runs, leads, typed_command
@@ -189,6 +189,6 @@ def _announce(examples: Examples, left: int, seconds: float) -> None:
         those = f"{left} examples" if left == n else f"{left} of {n} examples"
         each = f"{those} × {copies:,} noisy copies" + f" × {points} points" * (points > 1)
         gradients = left * copies * points
-        typer.echo(f"{examples.map.name}: {each} = {gradients:,} gradients; everything takes {takes}", err=True)
+        say(f"{examples.map.name}: {each} = {gradients:,} gradients; everything takes {takes}")
     elif seconds:
-        typer.echo(f"{examples.map.name}: the attacks take {takes}", err=True)
+        say(f"{examples.map.name}: the attacks take {takes}")

@@ -130,7 +130,7 @@ def _execute(jobs: list[Job], *, device: str, data_dir: Path | None, workers: in
 
 
 def _stop(during: str, number: int) -> NoReturn:
-    typer.echo(f"stopped during: {during}; the same command continues", err=True)
+    say(f"stopped during: {during}; the same command continues")
     raise typer.Exit(128 + number)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from robattr._progress import say
 from robattr._text import printable
 from robattr.cli._options import DataDir, Device, DryRun, Fresh, Trust, choices, known_recipes, leads
 from robattr.cli._tables import show_table, show_text
@@ -118,7 +119,7 @@ def train_warm_start(run: TrainConfig, *, device: str, data_dir: Path | None, be
     path = _default_out(replace(first, recipe=f"{first.recipe}-held-out") if held_out else first)
     alone = os.environ.get("WORLD_SIZE", "1") == "1"
     if alone and not begun and not Job(first, path, map="ig", examples=0).trained:
-        typer.echo(printable(f"{run.recipe} starts from {first.recipe}, which is trained first: {path}"), err=True)
+        say(f"{run.recipe} starts from {first.recipe}, which is trained first: {path}")
         _report(first, train(first, path, device=device, data_dir=data_dir))
     return replace(run, warm_start=path.as_posix())
 
@@ -128,10 +129,9 @@ def _report(run: TrainConfig, outcome: Outcome) -> None:
     if not outcome.finished:
         number = outcome.stopped_by or signal.SIGTERM
         if leads():
-            typer.echo(
+            say(
                 f"stopped by {signal.Signals(number).name} after step {outcome.step} of {run.steps}, which is saved: "
-                "the same command continues",
-                err=True,
+                "the same command continues"
             )
         raise typer.Exit(128 + number)
     if leads():
@@ -207,7 +207,7 @@ def sweep(
     else:
         typer.echo(table(found), nl=False)
     if stopped_by is not None:
-        typer.echo("stopped: the same command continues", err=True)
+        say("stopped: the same command continues")
         raise typer.Exit(128 + stopped_by)
 
 
