@@ -24,6 +24,7 @@ from robattr.auditing.cost import audit_seconds
 from robattr.auditing.record import ProtocolName
 from robattr.auditing.wrapped_model import wrap
 from robattr.engine import precision
+from robattr.evaluation import scaled
 from robattr.evaluation.cost import seconds_per_pass
 from robattr.evaluation.job import BATCH
 from robattr.formula.network import second_order
@@ -51,7 +52,7 @@ def measure(name: str, device: torch.device, *, protocol: ProtocolName, quick: b
         rows.append(("second-order passes, compiled, bf16", passes_per_second(wrapped, x, y, device), 0.0))
     with precision("tf32", device.type):
         each = seconds_per_pass(wrapped, x[:1].to(device), y[:1].to(device))
-    paper, both = audit_seconds(each, examples=examples, bounds=(0.0, 1.0))
+    paper, both = audit_seconds(each, scaled("", pixels=SIZE**2, bounds=(0.0, 1.0)), examples=examples)
     with TemporaryDirectory() as folder:
         begun = time.perf_counter()
         made = audit(

@@ -60,8 +60,13 @@ def test_the_end_is_said_with_the_last_words(clock: Clock, capsys) -> None:
     assert capsys.readouterr().err == "run: 2 of 2 steps, loss 0.5, in 3 s\n"
 
 
-def test_where_there_is_no_terminal_a_line_comes_now_and_then(monkeypatch, capsys) -> None:
+@pytest.mark.parametrize("dumb", [False, True])
+def test_where_no_bar_can_be_drawn_a_line_comes_now_and_then(monkeypatch, capsys, dumb: bool) -> None:
+    """In a log file, and on a terminal that cannot redraw a line (TERM=dumb), where rich would show nothing."""
     monkeypatch.setattr(_progress, "EVERY", 0.01)
+    if dumb:
+        monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+        monkeypatch.setenv("TERM", "dumb")
     with Progress("run", "steps") as progress:
         progress.seconds = 3600.0
         progress(0, 10)

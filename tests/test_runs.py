@@ -117,7 +117,7 @@ from robattr.objectives import natural as rho
     "command",
     [
         "evaluate . --examples 1",
-        "evaluate fashion-mini.safetensors --dataset fashion-mini --transfer . --examples 1",
+        "evaluate fashion-mini.safetensors --data fashion-mini --transfer . --examples 1",
         "audit --model . --data fashion-mini --examples 1",
         "harden --model . --data fashion-mini --examples 1",
         "doctor --model .",
@@ -180,7 +180,7 @@ def test_run_directories_that_cannot_be_opened(config: dict[str, str], message: 
 
 def test_a_weights_file_without_a_dataset(tmp_path: Path) -> None:
     path = models.save_model(models.small_cnn(), tmp_path / "net.safetensors", {"config": "mine"})
-    with pytest.raises(InvalidInput, match="does not name the dataset it was trained on: add --dataset"):
+    with pytest.raises(InvalidInput, match="does not name the dataset it was trained on: add --data"):
         open_run(path)
     assert open_run(path, dataset="fashion-mini").data.name == "fashion-mini"
 

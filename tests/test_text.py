@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from robattr._text import duration, interval, number, numbers, printable
+from robattr._text import duration, interval, number, numbers, printable, words
 from robattr.errors import InvalidInput
 
 
@@ -21,6 +21,11 @@ def test_numbers_are_read(text: str, value: float) -> None:
 def test_numbers_are_never_evaluated(text: str) -> None:
     with pytest.raises(InvalidInput, match="expected a number"):
         number(text)
+
+
+def test_lists_of_words() -> None:
+    assert words(" ig, sg,,") == ["ig", "sg"]
+    assert words("") == []
 
 
 def test_lists_of_numbers() -> None:

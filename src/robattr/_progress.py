@@ -184,7 +184,7 @@ def say(text: str) -> None:
 
 
 def _bar(of: Progress) -> Any:
-    """A progress bar of rich; None without rich, which is optional."""
+    """A progress bar of rich; None without rich, which is optional, and on a terminal that cannot redraw a line."""
     try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeElapsedColumn
@@ -205,6 +205,8 @@ def _bar(of: Progress) -> Any:
             return Text(f"about {duration(left)} left" if left else "", style="cyan")
 
     console = Console(stderr=True)
+    if console.is_dumb_terminal:
+        return None
     narrow = console.width < 80  # the title and the numbers matter more than the bar
     title = TextColumn(printable(of.title).replace("[", r"\["))
     count = MofNCompleteColumn(table_column=Column(min_width=2 * len(str(of.total)) + 1))

@@ -42,6 +42,11 @@ def numbers(text: str, option: str = "") -> tuple[float, ...]:
     return tuple(number(part, option) for part in text.split(","))
 
 
+def words(text: str) -> list[str]:
+    """`"ig, sg"` -> ["ig", "sg"]; empty words are left out."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
 def whole_numbers(text: str, option: str = "") -> list[int]:
     """`"3,224,224"` -> [3, 224, 224], the sides of a shape."""
     sides = [part.strip() for part in text.split(",")]

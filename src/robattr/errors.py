@@ -54,10 +54,19 @@ def shape_of(value: object) -> str:
     return str(tuple(value.shape)) if hasattr(value, "shape") else type(value).__name__
 
 
+MOST = 60  # names in an error
+
+
 def nearest(name: str, options: Iterable[str]) -> str:
-    """A closing phrase for an error about an unknown `name`: the nearest valid ones, else all of them."""
+    """A closing phrase for an error about an unknown `name`: the nearest valid ones, else all of them.
+
+    Of names with a slash, such as mnist/natural, those of the folder `name`.
+    """
     known = sorted(set(options))
+    inside = [option for option in known if option.startswith(f"{name}/")]
     close = get_close_matches(name, known, n=3, cutoff=0.5)
-    if close:
+    if close and not inside:
         return f"did you mean {' or '.join(repr(c) for c in close)}?"
-    return f"valid: {', '.join(known)}" if known else "there are none"
+    listed = inside or known
+    more = f", … ({len(listed)} in all)" if len(listed) > MOST else ""
+    return f"valid: {', '.join(listed[:3] if more else listed)}{more}" if known else "there are none"

@@ -99,7 +99,7 @@ def _data(config: TrainConfig | None, dataset: str | None, data_dir: str | Path 
     if config and dataset in (None, config.dataset):
         return load_dataset(config, data_dir)
     if not dataset:
-        raise InvalidInput(f"{of} does not name the dataset it was trained on: add --dataset")
+        raise InvalidInput(f"{of} does not name the dataset it was trained on: add --data")
     return load_dataset(TrainConfig(dataset=dataset), data_dir)
 
 

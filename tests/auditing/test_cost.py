@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import robattr
 from audit_fixtures import Plain, bars
 from robattr.auditing import Plan, cost, wrap
-from robattr.evaluation import suite
+from robattr.evaluation import scaled, suite
 
 
 class Slow(nn.Module):
@@ -67,7 +67,8 @@ def test_memory_decides_the_chunk(monkeypatch) -> None:
 
 def test_the_time_of_an_audit_counts_its_passes(monkeypatch) -> None:
     monkeypatch.setattr("robattr.evaluation.diagnostics.RADII", (0.5, 1.0, 2.0, 4.0))  # shortened in conftest.py
-    paper, both = cost.audit_seconds(4.0, examples=10, bounds=(0.0, 1.0))  # a second for each pass
+    protocol = scaled("", pixels=10, bounds=(0.0, 1.0))
+    paper, both = cost.audit_seconds(4.0, protocol, examples=10)  # a second for each pass
     screen, score = 2 * 10 + 1, 2 * 100 + 1
     first = 3 * (50 * 4 * 10 + 51 * screen + 5 * score)  # three restarts of 50 iterations, windows of 10
     once = 25 * 4 * 10 + 26 * screen + 3 * score  # one restart of half the iterations

@@ -209,6 +209,14 @@ def test_costs_are_reported_with_a_remedy(monkeypatch) -> None:
     assert "GPU" in finding(found, "audit").remedy
 
 
+def test_the_time_of_an_audit_is_that_of_the_datasets_protocol(monkeypatch) -> None:
+    """15 iterations and 10 points on fashion-mini instead of 50 and 100: 3 restarts of 15 · 40 + 15 · 21 passes."""
+    monkeypatch.setattr(import_module("robattr.auditing.doctor"), "seconds_per_pass", lambda *_: 4e-3)
+    found = robattr.doctor(robattr.models.small_cnn(), "fashion-mini", device="cpu")
+    passes = 100 * 3 * (15 * 40 + 15 * 21) + 16 * 5 * (15 * 40 + 15 * 21)
+    assert f"{passes / 1000 / 60:.1f} min (paper)" in finding(found, "audit").finding
+
+
 def test_the_doctor_uses_the_device_of_an_audit(monkeypatch) -> None:
     defaults = [signature(f).parameters["device"].default for f in (robattr.doctor, robattr.audit, robattr.harden)]
     assert defaults == ["auto"] * 3

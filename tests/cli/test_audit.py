@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from audit_fixtures import factory, folder
 from robattr.cli import app
-from robattr.cli.audit import _model
+from robattr.cli.audit import open_model
 from robattr.models import save_model
 
 HERE = Path(__file__).parents[1]
@@ -85,7 +85,7 @@ def test_a_run_of_the_users_own_network_is_rebuilt_by_its_factory(place: Path) -
         net.head.bias.add_(1.0)
     save_model(net, trained / "model.safetensors")
     (trained / "config.json").write_text(json.dumps({"model": "audit_fixtures:factory", "dataset": "images"}))
-    found = _model("trained", None, trust=True)
+    found = open_model("trained", None, trust=True)
     assert torch.equal(found.head.bias, net.head.bias)
 
 
@@ -100,7 +100,8 @@ def test_the_harden_command(place: Path) -> None:
     small = ("--steps", "1", "--batch", "4", "--iterations", "1", "--points", "2", "--examples", "4")
     said = run(*words, *small, "--set", "attack_steps=1", "--set", "m=2", "--freeze", "stem")
     assert said.exit_code == 0, said.output
-    assert "before: " in said.output
+    assert "before: " in said.stdout
+    assert "after: " in said.stdout
     assert (place / "hardened" / "report.html").exists()
     assert (place / "hardened" / "hardened" / "model.safetensors").exists()
     wrong = run(*words, *small, "--batch-norm", "melted", "-o", "elsewhere")

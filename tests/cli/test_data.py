@@ -26,6 +26,7 @@ def test_fetch_verify_list(tiny_mnist: Server, tmp_path: Path) -> None:
 
     missing = run("verify", "mnist", "--data-dir", tmp_path)
     assert (missing.exit_code, "missing" in missing.output) == (1, True)
+    assert "run `robattr data fetch mnist`" in missing.output
 
     fetched = run("fetch", "mnist", "--data-dir", tmp_path)
     assert fetched.exit_code == 0, fetched.output

@@ -61,7 +61,7 @@ def invoke(*words: object):
 def test_evaluate_prints_the_four_columns_and_records(runs) -> None:
     shown = invoke("evaluate", runs[0], "--examples", 10, "--maps", "ig,sg", "--device", "cpu")
     assert shown.exit_code == 0, shown.output
-    for word in ("Nat Acc", "Adv Acc", "TopK Inter.", "Rank Corr.", "label never kept", "tie ceiling"):
+    for word in ("Nat Acc", "Adv Acc", "TopK Inter.", "Rank Corr.", "Never kept", "Tie ceiling", "Ins. over random"):
         assert word in shown.output
     for map in ("ig", "sg"):
         summary = json.loads((runs[0] / "records" / f"paper-{map}.json").read_text())
@@ -203,7 +203,7 @@ def test_mistakes_are_explained(runs, words, says: str) -> None:
 def test_images_of_other_channels_are_refused(runs, monkeypatch) -> None:
     images = from_tensors(torch.rand(12, 3, 32, 32), torch.arange(12) % 3, test=0.5, name="gtsrb")
     monkeypatch.setitem(catalog.DATASETS, "gtsrb", replace(data.info("gtsrb"), read=lambda folder: images))
-    refused = invoke("evaluate", runs[0], "--dataset", "gtsrb", "--device", "cpu")
+    refused = invoke("evaluate", runs[0], "--data", "gtsrb", "--device", "cpu")
     assert isinstance(refused.exception, UnsupportedModel)
     assert "examples of shape (3, 32, 32)" in str(refused.exception)
     assert "give them the size and channels it was made for" in str(refused.exception)
@@ -211,15 +211,15 @@ def test_images_of_other_channels_are_refused(runs, monkeypatch) -> None:
 
 def test_a_model_file_needs_its_dataset(runs, tmp_path: Path) -> None:
     file = runs[0] / "model.safetensors"
-    assert "--dataset" in str(invoke("evaluate", file).exception)
-    words = ("--dataset", "fashion-mini", "--examples", 4, "--maps", "sg", "--device", "cpu", "--out", tmp_path)
+    assert "--data" in str(invoke("evaluate", file).exception)
+    words = ("--data", "fashion-mini", "--examples", 4, "--maps", "sg", "--device", "cpu", "--out", tmp_path)
     assert invoke("evaluate", file, *words).exit_code == 0
     assert (tmp_path / "paper-sg.json").is_file()
 
 
 def test_files_of_one_name_in_two_folders_keep_their_records_apart(runs, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ("--dataset", "fashion-mini", "--examples", 4, "--maps", "sg", "--device", "cpu")
+    words = ("--data", "fashion-mini", "--examples", 4, "--maps", "sg", "--device", "cpu")
     for run, folder in zip(runs, ("mnist", "fashion-mnist"), strict=True):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "ig-norm.safetensors").write_bytes((run / "model.safetensors").read_bytes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 from robattr import data, recipes
 from robattr.cli import app
 from robattr.cli._names import recipe_names, zoo_names
-from robattr.cli._tables import show_table
+from robattr.cli._tables import show_table, show_text
 from robattr.models import zoo
 
 PROGRAM = typer.main.get_command(app)
@@ -46,6 +47,19 @@ def test_flags_show_no_type(name: str) -> None:
     assert "<bool>" not in shown.output
 
 
+@pytest.mark.parametrize("columns", [80, 40])
+@pytest.mark.parametrize("words", [[], ["--help"], ["audit", "--help"], ["evaluate", "--help"]])
+def test_help_cuts_no_word(words: list[str], columns: int) -> None:
+    shown = CliRunner().invoke(app, words, env={"COLUMNS": str(columns)})
+    assert shown.output.count("Usage: robattr") == 1
+    if "audit" in words:
+        assert {"--trust-code", "--iterations"} <= set(shown.output.split()), "an option is cut"
+    assert not re.search(r"\w…", shown.output)
+    wide = CliRunner().invoke(app, words, env={"COLUMNS": "300"})
+    letters = [set(re.findall(r"--[\w-]+", text)) for text in (shown.output, wide.output)]
+    assert letters[0] == letters[1]
+
+
 @pytest.mark.parametrize("name", CONTINUED)
 def test_what_continues_can_begin_anew(name: str) -> None:
     assert options(COMMANDS[name])["--fresh"].is_flag
@@ -61,11 +75,33 @@ def test_a_flag_has_one_meaning() -> None:
             texts[name].add(param.help)
     about = {
         "--out", "--examples", "--seed", "--eps", "--data", "--maps", "--set", "--objective", "--precision",
-        "--compile", "--batch", "--protocol", "--workers", "--name", "--trust-code", "--model",
+        "--protocol", "--workers",
     }  # fmt: skip
-    assert {name for name, said in texts.items() if len(said) > 1} <= about
+    assert {name for name, said in texts.items() if len(said) > 1} == about
     assert {"--steps", "--iterations", "--fresh", "--device", "--data-dir"} <= texts.keys() - about
+    assert "--dataset" not in texts, "--data everywhere"
     assert [name for name, command in COMMANDS.items() if "--steps" in options(command)] == ["harden"]
+
+
+def test_every_parameter_is_explained_and_out_has_one_short_name() -> None:
+    for name, command in COMMANDS.items():
+        for param in command.params:
+            assert param.help or param.name == "help", f"{name}: {param.name} has no help"
+            if "--out" in param.opts:
+                assert "-o" in param.opts, name
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["evaluate"], "Missing argument 'RUN': A run directory, a weights file, or a model of the zoo"),
+        (["audit", "--model", "m:f"], "Missing option '--data': A folder with one folder of images per class"),
+    ],
+)
+def test_what_is_missing_is_explained(words: list[str], said: str) -> None:
+    shown = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    assert shown.exit_code == 2
+    assert said in shown.output
 
 
 def complete(*words: str) -> list[str]:
@@ -85,6 +121,9 @@ def test_the_shell_completes_commands_flags_and_names(tmp_path, monkeypatch) -> 
     assert complete("evaluate", "mni") == ["mnist/", *(name for name in zoo.entries() if name.startswith("mni"))]
     assert complete("data", "fetch", "fashion-mi") == ["fashion-mini"]
     assert complete("reproduce", "figure") == ["figure1", "figure2"]
+    assert complete("reproduce", "table1", "--datasets", "mnist,gt") == ["mnist,gtsrb"]
+    assert complete("audit", "--data", "flo") == ["flower"]
+    assert complete("doctor", "--model", "mni")[0] == "mnist/"
 
 
 def test_names_are_completed_without_torch() -> None:
@@ -122,7 +161,19 @@ def test_a_table_fits_its_terminal(capsys, monkeypatch) -> None:
         assert any("[red]first" in line and "1,000" in line for line in shown.splitlines()) == wide
     monkeypatch.delenv("COLUMNS")
     show_table(("Name",), [("long " * 60,)])
-    assert ("long " * 60).strip() in capsys.readouterr().out, "a pipe has no width"
+    show_text("[red]long " * 60)
+    shown = capsys.readouterr().out
+    assert ("long " * 60).strip() in shown, "a pipe has no width"
+    assert ("[red]long " * 60).strip() in shown
+    show_table(("Name",), [("**best**",)])
+    assert "**best**" in capsys.readouterr().out, "a pipe has no bold letters"
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    show_table(("Name",), [("**best**",)])
+    assert "\x1b[1mbest" in capsys.readouterr().out
+    monkeypatch.delenv("FORCE_COLOR")
+    monkeypatch.setenv("COLUMNS", "24")
+    show_text("a sentence that is wrapped between words")
+    assert capsys.readouterr().out.split("\n")[:2] == ["a sentence that is ", "wrapped between words"]
 
 
 @pytest.mark.parametrize("words", [["evaluate", "run", f"--no{EVIL}"], [EVIL], ["data", EVIL], ["card", "run", EVIL]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from robattr.cli import app
 from robattr.reporting import figures
 from robattr.reproduce import execute, execution, jobs, plan, tasks
+from robattr.reproduce.execution import Stopped
 from train_fixtures import shorten_recipes
 
 
@@ -56,6 +58,16 @@ def test_the_demo_runs_and_what_is_done_is_not_done_again(tmp_path: Path) -> Non
     assert not weights.exists()
     assert demo().count("done before") == 4  # its checkpoint and its records are still there
     assert weights.exists()
+
+
+def test_the_time_of_the_whole_is_said_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan.Task, "seconds", lambda task, device: 100.0)
+    monkeypatch.setattr("robattr.reproduce.execute", lambda planned, **_: Stopped(planned[0], signal.SIGINT))
+    ended = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--workers", "1"])
+    assert ended.exit_code == 130
+    first, second = ended.output.splitlines()
+    assert first == "4 of 4 tasks are left: about 6.7 min here, 1 at a time"
+    assert second.startswith("stopped during: train fashion-mini/natural")
 
 
 def test_an_evaluation_that_is_interrupted_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

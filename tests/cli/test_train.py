@@ -81,7 +81,7 @@ def test_a_file_may_be_a_whole_configuration(tmp_path):
         ([], "no recipe given"),
         (["mnist/ig-norm", "--set", "wieght=1"], "did you mean 'weight'"),
         (["mnist/ig-norm", "--precision", "fp8"], "precision cannot be 'fp8'"),
-        (["mnist/ig-norm", "--config", "nowhere.toml"], "no configuration file nowhere.toml"),
+        (["mnist/ig-norm", "--config", "nowhere.toml"], "config.json of a run, got nowhere.toml"),
     ],
 )
 def test_mistakes_are_named(words, message):

@@ -48,6 +48,17 @@ def test_a_removed_folder_is_named(tmp_path: Path) -> None:
         write_atomically(tmp_path / "gone" / "page.html", b"new")
 
 
+def test_a_folder_that_takes_no_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In /proc, which exists, a new file is "not found"; it was tried again without end."""
+
+    def refused(*_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr("builtins.open", refused)
+    with pytest.raises(CheckpointError, match="no file can be made there, choose another place"):
+        write_atomically(tmp_path / "page.html", b"")
+
+
 def test_what_a_kill_left_is_removed_and_what_is_being_written_is_not(tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     dead, live, other = (tmp_path / name for name in (".page.html.1.tmp", ".page.html.2.tmp", ".other.html.3.tmp"))

@@ -98,6 +98,10 @@ def test_every_recipe_has_a_summary_and_a_valid_objective():
 def test_an_unknown_recipe_gets_the_nearest_name():
     with pytest.raises(InvalidInput, match="did you mean 'mnist/ig-norm'"):
         recipes.get("mnist/ig_norm")
+    with pytest.raises(InvalidInput, match=r"'flower'; valid: flower/ig-norm, .*`robattr --list`"):
+        recipes.get("flower")
+    with pytest.raises(InvalidInput, match=r"'zzz'; valid: fashion-mini/aat, .*, … \(\d+ in all\)"):
+        recipes.get("zzz")
 
 
 def test_compiling_is_for_long_second_order_runs_on_a_gpu() -> None:

@@ -116,6 +116,7 @@ def test_a_grid_is_run_once_and_extended_by_what_is_new(tmp_path, capsys):
     assert stopped is None
     assert points(found) == [{"m": 2, "weight": 0.1}, {"m": 3, "weight": 0.1}]
     assert sorted(seen) == ["m=2,weight=0.1", "m=3,weight=0.1"]
+    assert f"{tmp_path}: 1 of 2 points, about " in capsys.readouterr().err
     assert json.loads((tmp_path / "m=2,weight=0.1" / "config.json").read_text())["m"] == 2
     assert (tmp_path / "table-m-weight.md").read_text() == table(found)
     others, _ = sweep(RUN, {"seed": [0]}, tmp_path, measure=accuracy, device="cpu")

@@ -44,12 +44,11 @@ def peak_bytes(model: WrappedModel, x: Tensor, plan: Plan) -> int:
     return fixed + bytes_per_row(model, x) * plan.batch * max(plan.m, plan.m_attack)
 
 
-def audit_seconds(per_pass: float, *, examples: int, bounds: tuple[float, float]) -> tuple[float, float]:
-    """Seconds of an audit with the default settings: the paper's protocol alone, and both protocols.
+def audit_seconds(per_pass: float, paper: protocols.Protocol, *, examples: int) -> tuple[float, float]:
+    """Seconds of an audit by the protocol `paper` alone, and by both protocols.
 
     A protocol attacks all examples, and some of them again for the curve over ε.
     """
-    paper = protocols.scaled("", pixels=10, bounds=bounds)
     map = integrated_gradients(paper.N)
 
     def seconds(protocol: protocols.Protocol) -> float:

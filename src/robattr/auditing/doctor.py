@@ -18,12 +18,14 @@ from robattr.auditing.arithmetic import choose
 from robattr.auditing.as_dataset import Bounds, Data, as_dataset, draw, input_channels
 from robattr.auditing.audit import MAX_READ
 from robattr.auditing.cost import SHARE, Plan, audit_seconds, chunk_that_fits, memory, peak_bytes
+from robattr.auditing.record import Settings
 from robattr.auditing.wrapped_model import Preprocessing, WrappedModel, wrap
 from robattr.engine import precision
 from robattr.engine.processes import choose_device
 from robattr.errors import InvalidInput, RobattrError
 from robattr.evaluation.checks import Check, ModelProbe, examine, forward
 from robattr.evaluation.cost import seconds_per_pass
+from robattr.evaluation.protocol import Protocol, scaled
 from robattr.formula.ascent import grad_and_value
 from robattr.formula.network import bind, gradient, second_order
 from robattr.formula.scalars import logit
@@ -75,10 +77,10 @@ def doctor(
     except RobattrError as cause:
         return Diagnosis((Check("form", "fail", str(cause), "the other checks need this first"),))
     try:
-        x, y, bounds = _examples(wrapped, data, bounds, shape, size=size, channels=channels, classes=classes)
+        x, y, protocol = _examples(wrapped, data, bounds, shape, size=size, channels=channels, classes=classes)
     except RobattrError as cause:
         return Diagnosis((Check("input", "fail", str(cause), "give data, or a shape, that the model takes"),))
-    probe = ModelProbe(wrapped, x.to(place), None if y is None else y.to(place), bounds)
+    probe = ModelProbe(wrapped, x.to(place), None if y is None else y.to(place), protocol.bounds)
     found = [*_form(notes), _modes(model)]
     with precision("fp32", place.type):
         found += examine(probe)
@@ -88,7 +90,7 @@ def doctor(
         name, told = choose(wrapped, [integrated_gradients()], probe.x, probe.targets, "auto")
         found += [Check("precision", "ok", told)] if told else []
         with precision(name, place.type):  # as in an audit
-            found += [_curvature(probe), *_costs(wrapped, probe, plan or Plan())]
+            found += [_curvature(probe), *_costs(wrapped, probe, plan or Plan(), protocol)]
     return Diagnosis(tuple(found))
 
 
@@ -101,8 +103,8 @@ def _examples(
     size: int | None,
     channels: int | None,
     classes: Sequence[str] | None,
-) -> tuple[Tensor, Tensor | None, Bounds]:
-    """A few examples, their labels and their range: the user's, or random ones without labels."""
+) -> tuple[Tensor, Tensor | None, Protocol]:
+    """A few examples, their labels and the protocol of an audit: the user's, or random ones without labels."""
     if data is not None:
         if shape is not None:
             raise InvalidInput(f"shape {tuple(shape)} is for random inputs, and there are data: leave one of them out")
@@ -111,13 +113,13 @@ def _examples(
             checked=False,
         )  # fmt: skip
         x, y, _ = draw(given, EXAMPLES)
-        return x, y, given.bounds
+        return x, y, Settings().base(given)
     low, high = bounds
     for candidate in [tuple(shape)] if shape is not None else _shapes(model, channels or input_channels(model), size):
         noise = torch.rand((4, *candidate), generator=torch.Generator().manual_seed(0))
         x = low + (high - low) * noise
         if shape is not None or _accepts(model, x):
-            return x, None, bounds
+            return x, None, scaled("", pixels=10, bounds=bounds)
     raise InvalidInput("the input shape of the model could not be guessed: give a shape, such as 3,224,224, or data")
 
 
@@ -212,7 +214,7 @@ def _is_curved(model: nn.Module, x: Tensor, y: Tensor) -> bool:
         return bool(along(x)[0].any())
 
 
-def _costs(model: WrappedModel, p: ModelProbe, plan: Plan) -> Iterator[Check]:
+def _costs(model: WrappedModel, p: ModelProbe, plan: Plan, protocol: Protocol) -> Iterator[Check]:
     """Memory and time of one update of an IG objective and of an audit, measured on a few examples."""
     per_pass, peak, available = (
         seconds_per_pass(model, p.x, p.targets),
@@ -226,7 +228,7 @@ def _costs(model: WrappedModel, p: ModelProbe, plan: Plan) -> Iterator[Check]:
     chunk = chunk_that_fits(model, p.x, m=plan.m, batch=plan.batch) or plan.m
     remedy = f"harden then evaluates {chunk} nodes at a time (chunk={chunk}); or use a smaller batch"
     yield _finding("cost", peak > SHARE * available, said, remedy)
-    paper, both = audit_seconds(per_pass, examples=AUDITED, bounds=p.bounds)
+    paper, both = audit_seconds(per_pass, protocol, examples=AUDITED)
     said = f"{AUDITED} examples take about {duration(paper)} (paper) or {duration(both)} (both protocols)"
     remedy = "use a GPU, fewer examples, or --points 20 --iterations 20 for a first look"
     yield _finding("audit", paper >= LONG, said, remedy)

@@ -73,8 +73,7 @@ def run() -> None:
             _refuse(f"cannot write{at} ({error.strerror}): free some space, then run the same command again")
         if not at:
             _report(error)
-        remedy = "choose another --out or --data-dir, or correct that path"
-        _refuse(f"cannot read or write{at} ({error.strerror}): {remedy}")
+        _refuse(f"cannot read or write{at} ({error.strerror}): choose another --out, or correct that path")
     except Exception as error:
         if type(error).__name__ == "OutOfMemoryError":  # torch's; torch may not be loaded yet
             what = str(error).split(". GPU")[0]

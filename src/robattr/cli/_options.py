@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Annotated, Any
 
 import typer
@@ -14,41 +18,60 @@ from robattr._text import printable
 from robattr.cli._names import recipe_names, zoo_names
 from robattr.data.known import NAMES
 
+ROOM = 76  # characters that the columns of a command's options need
 UsageError: Any = typer.BadParameter.__base__  # click's, or that of typer's own copy of click
 
 
-class _Command(TyperCommand):
+class _Help:
+    """Help that can be read on any terminal: short types, and plain text where the columns would be cut."""
+
+    rich_markup_mode: Any
+
     def get_params(self, ctx: Any) -> list[Any]:
-        return _without_type(super().get_params(ctx))
+        return _with_short_types(super().get_params(ctx))  # type: ignore[misc]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        columns = get_terminal_size().columns
+        if columns < ROOM:
+            self.rich_markup_mode, formatter.width = None, columns
+        super().format_help(ctx, formatter)  # type: ignore[misc]
 
 
-class _Group(TyperGroup):
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _without_type(super().get_params(ctx))
+class _Command(_Help, TyperCommand):
+    pass
 
+
+class _Group(_Help, TyperGroup):
     def make_context(self, *args: Any, **settings: Any) -> Any:
-        with _printable_errors():
+        with _explained_errors():
             return super().make_context(*args, **settings)
 
     def invoke(self, ctx: Any) -> Any:
-        with _printable_errors():
+        with _explained_errors():
             return super().invoke(ctx)
 
 
 @contextmanager
-def _printable_errors() -> Iterator[None]:
-    """Write out control characters in the words that an error repeats."""
+def _explained_errors() -> Iterator[None]:
+    """Say what a missing parameter is; write out control characters in the words that an error repeats."""
     try:
         yield
     except UsageError as error:
-        said = error.format_message()
-        if said.isprintable():
+        plain = error.format_message()
+        if type(error).__name__ == "NoArgsIsHelpError":  # typer prints its own help, but not the plain one
+            if plain.strip():
+                typer.echo(plain)
             raise
-        raise UsageError(printable(said), ctx=error.ctx) from None
+        about = getattr(getattr(error, "param", None), "help", None)
+        missing = type(error).__name__ == "MissingParameter"  # click's, or that of typer's own copy
+        said = printable(f"{plain.rstrip('.')}: {about}" if missing and about else plain)
+        if said == plain:
+            raise
+        raise UsageError(said, ctx=error.ctx) from None
 
 
 class App(typer.Typer):
-    """A Typer program whose help shows no `<bool>` beside a flag, which takes no value."""
+    """A Typer program whose help shows short types."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(cls=_Group, no_args_is_help=True, **settings)
@@ -62,10 +85,14 @@ class App(typer.Typer):
         return super().command(name, cls=_Command, **settings)
 
 
-def _without_type(params: list[Any]) -> list[Any]:
+def _with_short_types(params: list[Any]) -> list[Any]:
+    """No type for a flag, N for a number with limits, which stand beside it: the explanation needs the room."""
     for param in params:
+        limited = getattr(param, "min", None), getattr(getattr(param, "type", None), "min", None)  # typer's or click's
         if getattr(param, "is_flag", False):
             param.metavar = ""
+        elif limited != (None, None):
+            param.metavar = "N"
     return params
 
 
@@ -103,10 +130,22 @@ def known_runs(incomplete: str) -> list[str]:
     return sorted(folders) + [name for name in zoo_names() if name.startswith(incomplete)]
 
 
+def typed_command() -> str:
+    """The command as it was typed, for the records that it writes."""
+    return shlex.join(["robattr", *sys.argv[1:]])
+
+
+def leads() -> bool:
+    """Whether this process speaks for the command: the first of those that torchrun starts, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 DEVICES = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps")
 MAPS = ("ig", "sg", "gi", "smoothgrad")
 
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", autocompletion=choices(*DEVICES))]
+Device = Annotated[
+    str, typer.Option(help="auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.", autocompletion=choices(*DEVICES))
+]
 DataDir = Annotated[
     Path | None,
     typer.Option("--data-dir", help="Folder of the datasets (default: $ROBATTR_DATA, else the user's cache folder)."),
@@ -114,14 +153,20 @@ DataDir = Annotated[
 Protocol = Annotated[
     str,
     typer.Option(
-        help="paper, strict: the worst case over many more attacks, or exhaustive: all of them.",
+        help="paper; strict (the worst case over several attacks); or exhaustive (all attacks, without a budget).",
         autocompletion=choices("paper", "strict", "exhaustive"),
     ),
 ]
 Iterations = Annotated[
     int | None, typer.Option(min=1, help="Iterations of the attribution attack (default: the protocol's).")
 ]
-Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Discard what an earlier command left in this place, and begin anew.")
+Fresh = Annotated[bool, typer.Option("--fresh", help="Discard what an earlier command wrote there, and begin anew.")]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust-code", help="Run the functions (network, objective) that a file or run directory names."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan, and do nothing else.")]
+Compile = Annotated[
+    bool | None,
+    typer.Option("--compile/--no-compile", help="Compile the attack (default: on a GPU, if it takes minutes)."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what the command would do, and do nothing else.")]

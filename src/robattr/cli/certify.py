@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from robattr._progress import Watching
+from robattr._progress import Watching, say
 from robattr._text import duration, interval, number, numbers, printable
 from robattr.cli import audit as own_model
-from robattr.cli._options import Device, Fresh, known_runs
-from robattr.cli._tables import show_table
+from robattr.cli._options import DataDir, Device, Fresh, Trust, known_runs, leads, typed_command
+from robattr.cli._tables import show_table, show_text
 
 if TYPE_CHECKING:
     from robattr.certificates import Examples
@@ -31,7 +28,7 @@ def certify(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="A model of the zoo, a run directory, a .safetensors file, or package.module:factory.",
+            help="A run directory, a .safetensors file, a model of the zoo, or package.module:factory.",
             autocompletion=known_runs,
         ),
     ],
@@ -47,15 +44,15 @@ def certify(
     ] = None,
     samples: Annotated[int, typer.Option(min=10, help="Noisy copies per example.")] = 1000,
     alpha: Annotated[
-        str, typer.Option(help="What is said of an example is true with probability 1 − alpha.")
+        str, typer.Option(help="A certificate of an example is wrong with at most this probability.")
     ] = "0.001",
-    top: Annotated[str, typer.Option(help="Share of the pixels that counts as important.")] = "0.1",
+    top: Annotated[str, typer.Option(help="Share of the pixels that count as important.")] = "0.1",
     interval_eps: Annotated[
         str | None,
         typer.Option(
             "--interval",
             metavar="EPS",
-            help="Instead bound the change of IG by intervals on this L∞ ball: for networks trained by interval-bound.",
+            help="Bound the change of IG in this L∞ ball by intervals instead, for networks trained by interval-bound.",
         ),
     ] = None,
     attack: Annotated[bool, typer.Option("--attack", help="Also try to break the certificates by attacks.")] = False,
@@ -72,7 +69,8 @@ def certify(
     fresh: Fresh = False,
     seed: own_model.Seed = 0,
     device: Device = "auto",
-    trust: own_model.Trust = False,
+    data_dir: DataDir = None,
+    trust: Trust = False,
 ) -> None:
     """Prove how far smoothed explanations can be moved within an L2 radius: bounds that no attack can break.
 
@@ -87,33 +85,33 @@ def certify(
     noise, box = None if sigma is None else number(sigma, "--sigma"), interval(bounds, "--bounds")
     radii, level = None if radius is None else numbers(radius, "--radius"), number(alpha, "--alpha")
     share, ball = number(top, "--top"), None if interval_eps is None else number(interval_eps, "--interval")
-    net = own_model._model(model, weights, trust=trust)
+    net = own_model.open_model(model, weights, trust=trust)
     given = as_dataset(
-        data, model=net, bounds=box, size=size, channels=channels, classes=own_model._names(classes),
+        own_model.open_data(data, data_dir),
+        model=net, bounds=box, size=size, channels=channels, classes=own_model.class_names(classes),
         limit=max(1000, 4 * examples), seed=seed,
     )  # fmt: skip
     x, y, ids = draw(given, examples, seed=seed)
     if ball is not None:
-        wrapped, _ = wrap(net, preprocessing=own_model._preprocessing(mean, std, weights), device="cpu")
+        wrapped, _ = wrap(net, preprocessing=own_model.preprocessing(mean, std, weights), device="cpu")
         show_intervals(measure_intervals(wrapped, x, y, ball, bounds=given.bounds, seed=seed), model)
         return
-    leads = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun starts
     for map in parse_maps(maps, points=points or 100, bounds=given.bounds):
-        with Watching(shown=leads) as watch:
+        with Watching(shown=leads()) as watch:
             found = begin(
                 net, x, y,
                 map=map, sigma=noise, radius=radii, samples=samples,
                 alpha=level, top=share, attack=attack, bounds=given.bounds, ids=ids,
-                preprocessing=own_model._preprocessing(mean, std, weights),
+                preprocessing=own_model.preprocessing(mean, std, weights),
                 out=out, seed=seed, device=device, fresh=fresh, announce=_announce, watch=watch,
                 metadata={
                     "run": model, "dataset": given.name, "classes": list(given.classes),
-                    "command": shlex.join(["robattr", *sys.argv[1:]]),
+                    "command": typed_command(),
                 },
             )  # fmt: skip
-        if leads:
+        if leads():
             show(found.summary)
-    if leads:
+    if leads():
         typer.echo(printable(f"wrote {out}"))
 
 
@@ -133,9 +131,9 @@ def show_intervals(found: Mapping[str, list[float]], name: str) -> None:
             ("without x: at most, for any input", "uninformed"),
         )
     ]
-    show_table(("Interval bounds", "mean"), rows, title=f"{name} · {n} examples", numbers=1)
+    show_table(("Interval bounds", "mean"), rows, title=f"{name} · {n} examples", numbers=[1])
     ratio = sorted(b / a if a else float("inf") for b, a in zip(found["bound"], found["attacked"], strict=True))[n // 2]
-    typer.echo(f"Half of the bounds are at most {ratio:.3g} times what the attack reaches.")
+    show_text(f"Half of the bounds are at most {ratio:.3g} times what the attack reaches.")
 
 
 def show(summary: Mapping[str, Any]) -> None:
@@ -157,7 +155,7 @@ def show(summary: Mapping[str, Any]) -> None:
     named = (summary["run"], summary["dataset"], f"{summary['map']} maps", f"{summary['examples']} examples")
     title = " · ".join((*named, f"σ = {s['sigma']:g}"))
     headings = ("Radius", "Answer", "Pixels", f"of the top {k}", "Overlap ≥", "Cosine ≥")
-    show_table(headings, rows, title=title, numbers=5)
+    show_table(headings, rows, title=title, numbers=range(1, 6))
     noisy = share.show(summary["columns"]["noisy_acc"]["value"])
     lines = [
         f"Certified at level {1 - s['alpha']:.4g} for each example, for every change of at most the radius (L2).",
@@ -180,8 +178,7 @@ def show(summary: Mapping[str, Any]) -> None:
             f"{found['examples']} examples broken; the attacks reached an overlap of "
             f"{found['worst']['overlap'] / k:.0%} and a cosine of {found['worst']['cosine']:.3f} on average."
         )
-    for line in lines:
-        typer.echo(printable(line))
+    show_text(*lines)
 
 
 def _announce(examples: Examples, left: int, seconds: float) -> None:
@@ -192,6 +189,6 @@ def _announce(examples: Examples, left: int, seconds: float) -> None:
         those = f"{left} examples" if left == n else f"{left} of {n} examples"
         each = f"{those} × {copies:,} noisy copies" + f" × {points} points" * (points > 1)
         gradients = left * copies * points
-        typer.echo(f"{examples.map.name}: {each} = {gradients:,} gradients; everything takes {takes}", err=True)
+        say(f"{examples.map.name}: {each} = {gradients:,} gradients; everything takes {takes}")
     elif seconds:
-        typer.echo(f"{examples.map.name}: the attacks take {takes}", err=True)
+        say(f"{examples.map.name}: the attacks take {takes}")

@@ -29,14 +29,20 @@ def list_datasets(data_dir: DataDir = None) -> None:
     rows = []
     for name in data.names():
         info = data.info(name)
-        sizes = " / ".join(f"{size:,}" for size in info.sizes)
         download = f"{info.megabytes:.0f} MB" if info.remotes else "–"
-        rows.append((name, sizes, download, data.status(name, data_dir).state, info.licence))
+        rows.append((name, sizes(name), download, data.status(name, data_dir).state, info.licence))
     headings = ("Dataset", "Train / validation / test", "Download", "State", "Licence")
     show_table(headings, rows, wrap=True)
     for name in data.names():
         typer.echo(f"{name}: {data.info(name).citation}")
     typer.echo(printable(f"looked in {data.root(data_dir)}"))
+
+
+def sizes(name: str) -> str:
+    """`5,000 / 500 / 1,000`: the sizes of a dataset's splits."""
+    from robattr import data
+
+    return " / ".join(f"{size:,}" for size in data.info(name).sizes)
 
 
 def fetch(
@@ -74,5 +80,7 @@ def verify(
         console.print(f"{seen.name:14}[{style}]{seen.state:9}[/]{where}")
         if seen.problem:
             typer.echo(f"  {printable(seen.problem)}", err=True)
+        elif seen.state == "missing" and name is not None:
+            typer.echo(f"  run `robattr data fetch {seen.name}`, or choose another --data-dir", err=True)
     if any(seen.state == "damaged" or (name is not None and seen.state == "missing") for seen in states):
         raise typer.Exit(1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,20 +11,23 @@ import typer
 
 from robattr._form import uncollected
 from robattr._progress import Watching
-from robattr._text import printable
+from robattr._text import number, words
 from robattr.cli._options import (
     MAPS,
+    Compile,
     DataDir,
     Device,
     Fresh,
     Iterations,
     Protocol,
+    Trust,
     choices,
     choices_with_commas,
     known_datasets,
     known_runs,
+    typed_command,
 )
-from robattr.cli._tables import show_table
+from robattr.cli._tables import show_table, show_text
 from robattr.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -54,25 +55,37 @@ def evaluate(
     maps: Annotated[
         str,
         typer.Option(
-            help="Maps to attack, with commas: ig, sg, gi, smoothgrad.", autocompletion=choices_with_commas(*MAPS)
+            help="Explanations, with commas: ig, sg, gi, smoothgrad.", autocompletion=choices_with_commas(*MAPS)
         ),
     ] = "ig",
     examples: Annotated[int | None, typer.Option(min=1, help="The first N examples (default: all).")] = None,
     eps: Annotated[
-        str | None, typer.Option(help="Another radius, in pixel units: 0.2 or 8/255; step sizes scale along.")
+        str | None,
+        typer.Option(help="Radius of the attack, in units of the pixels: 8/255 (default: the protocol's)."),
     ] = None,
     iterations: Iterations = None,
     transfer: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Follow the gradients of this model instead: a transfer attack.")
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Follow the gradients of this model instead: a transfer attack.",
+            autocompletion=known_runs,
+        ),
     ] = None,
     split: Annotated[
         str,
         typer.Option(help="test, or validation to choose settings by.", autocompletion=choices("test", "validation")),
     ] = "test",
-    dataset: Annotated[
-        str | None, typer.Option(help="The dataset, where RUN does not say.", autocompletion=known_datasets)
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="A dataset's name or a folder of class folders of images (default: what RUN was trained on).",
+            autocompletion=known_datasets,
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Where to write (default: RUN/records).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The folder for the records (default: RUN/records).")
+    ] = None,
     fresh: Fresh = False,
     device: Device = "auto",
     data_dir: DataDir = None,
@@ -80,44 +93,37 @@ def evaluate(
         str,
         typer.Option(help="fp32, tf32 or bf16 products on a GPU.", autocompletion=choices("fp32", "tf32", "bf16")),
     ] = "tf32",
-    compiled: Annotated[
-        bool | None,
-        typer.Option("--compile/--no-compile", help="Compile the attack (default: on a GPU, if it takes minutes)."),
-    ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust-code", help="Run the function that the config of RUN names as its network.")
-    ] = False,
+    compiled: Compile = None,
+    trust: Trust = False,
 ) -> None:
     """Attack a model's predictions and explanations; print and record the paper's four columns with 95% intervals.
 
     It can be stopped at any moment: the same command continues. On several GPUs: torchrun … -m robattr evaluate RUN.
     """
-    from robattr._text import number
     from robattr.attacks.maps import by_name
     from robattr.engine.processes import join
     from robattr.evaluation import OutputDir
     from robattr.evaluation import evaluate as run_evaluation
     from robattr.runs import open_run
 
-    opened = open_run(run, dataset=dataset, data_dir=data_dir, trust=trust)
-    model, data = opened.model, opened.data
+    opened = open_run(run, dataset=data, data_dir=data_dir, trust=trust)
+    model = opened.model
     radius = None if eps is None else number(eps, "--eps")
-    settings = _protocol(protocol, data, eps=radius, iterations=iterations, split=split)
+    settings = _protocol(protocol, opened.data, eps=radius, iterations=iterations, split=split)
     source = None
     if transfer is not None:
-        source = open_run(transfer, dataset=dataset, data_dir=data_dir, trust=trust).model
+        source = open_run(transfer, dataset=data, data_dir=data_dir, trust=trust).model
         settings = replace(settings, name=f"{settings.name}@transfer")
-    names = [name.strip() for name in maps.split(",")]
+    names = words(maps) or [""]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InvalidInput(f"expected each map once, got {twice!r} more than once in {maps!r}")
     asked = [by_name(name, N=settings.N, bounds=settings.bounds) for name in names]
     folder = out or _records(Path(run))
-    x, y, ids = data.examples(split, examples)
+    x, y, ids = opened.data.examples(split, examples)
     with join(device) as world:
         model.to(world.device)
         source = None if source is None else source.to(world.device)
-        typed = shlex.join(["robattr", *sys.argv[1:]])
-        metadata = opened.about(split=split, command=typed)
+        metadata = opened.about(split=split, command=typed_command())
         for map in asked:
             with Watching(shown=world.leads) as watch:
                 found = run_evaluation(
@@ -139,14 +145,20 @@ def evaluate(
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="FIRST", help="A run directory with an evaluation.")],
-    second: Annotated[Path, typer.Argument(metavar="SECOND", help="Another, evaluated on the same examples.")],
-    protocol: Protocol = "paper",
+    first: Annotated[Path, typer.Argument(metavar="FIRST", help="An evaluated run directory.")],
+    second: Annotated[Path, typer.Argument(metavar="SECOND", help="Another one, evaluated on the same examples.")],
+    protocol: Annotated[
+        str,
+        typer.Option(
+            help="Protocol of both evaluations, as their records are named: paper, strict, paper@validation, …",
+            autocompletion=choices("paper", "strict", "exhaustive", "paper@validation"),
+        ),
+    ] = "paper",
     map_name: Annotated[
-        str, typer.Option("--map", help="The map both were evaluated with.", autocompletion=choices(*MAPS))
+        str, typer.Option("--map", help="Explanation of both evaluations.", autocompletion=choices(*MAPS))
     ] = "ig",
 ) -> None:
-    """Compare two evaluated models example by example: SECOND − FIRST, 95% intervals, and which is better.
+    """Compare two evaluated models on the same examples: SECOND − FIRST, 95% intervals, and which is better.
 
     The p-values are those of a paired test.
     """
@@ -156,7 +168,7 @@ def compare(
         found = _paired(first, second, f"{protocol}-{map_name}.jsonl")
     names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
     title = f"{second} − {first} · {protocol} protocol · {map_name} maps"
-    show_table(COMPARED, comparison(found, names), title=printable(title), numbers=4)
+    show_table(COMPARED, comparison(found, names), title=title, numbers=range(1, 5))
     typer.echo("Higher is better where nothing else is said. Not settled: the interval contains 0.")
     if apart := found["nat_acc"].unpaired:
         typer.echo(f"Only one of the two has {apart} of the examples: they are left out.")
@@ -238,9 +250,6 @@ def _protocol(name: str, data: Dataset, *, eps: float | None, iterations: int | 
 
 
 def _show(summary: Mapping[str, Any]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-
     from robattr.metrics.columns import COLUMN, PAPERS
     from robattr.reporting.tables import cell_of
 
@@ -248,20 +257,16 @@ def _show(summary: Mapping[str, Any]) -> None:
         return str(cell_of(COLUMN[like], summary["columns"][name]))
 
     head = " · ".join(str(summary[key]) for key in ("run", "dataset", "protocol", "map"))
-    title = printable(f"{head} · {summary['examples']} {summary.get('split', '')} examples")
+    title = f"{head} · {summary['examples']} {summary.get('split', '')} examples"
     show_table([column.title for column in PAPERS], [[shown(c.key, c.key) for c in PAPERS]], title=title)
-    console = Console()
-    for prefix, words in (("foreground", "foreground only"), ("noise", "random noise of the same ε")):
-        pair = (shown(f"{prefix}_{name}", name) for name in ("topk", "kendall"))
-        console.print(f"  {words}: {' / '.join(pair)}", highlight=False, markup=False)
-    console.print(
-        f"  tie ceiling of {COLUMN['kendall'].title}: {shown('ceiling', 'kendall')}", highlight=False, markup=False
+    for prefix, name in (("foreground", "foreground only"), ("noise", "random noise of the same ε")):
+        both = (f"{COLUMN[key].title} {shown(f'{prefix}_{key}', key)}" for key in ("topk", "kendall"))
+        show_text(f"{name}: {', '.join(both)}")
+    gains = [COLUMN[f"insertion_over_{order}"] for order in ("random", "edges", "constant")]
+    show_text(
+        f"{COLUMN['ceiling'].title} of {COLUMN['kendall'].title}: {shown('ceiling', 'kendall')}",
+        ", ".join(f"{gain.title} {shown(gain.key, gain.key)}" for gain in gains),
+        f"{COLUMN['never_kept'].title}: {COLUMN['never_kept'].show(summary['never_kept'])} "
+        f"({'counted as 1' if summary['protocol'].startswith('paper') else 'no score'})",
+        *(f"warning: {alarm}" for alarm in summary["alarms"]),
     )
-    gains = (shown(f"insertion_over_{name}", "insertion_over_random") for name in ("random", "edges", "constant"))
-    console.print(
-        f"  insertion over a random, edge and constant order: {' / '.join(gains)}", highlight=False, markup=False
-    )
-    counted = "counted as 1" if summary["protocol"].startswith("paper") else "no score"
-    console.print(f"  label never kept: {summary['never_kept']:.1%} ({counted})", highlight=False)
-    for alarm in summary["alarms"]:
-        console.print(f"  [yellow]warning[/]: {escape(printable(alarm))}", highlight=False)

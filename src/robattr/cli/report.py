@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from robattr._form import uncollected
-from robattr._text import printable
+from robattr._text import printable, words
 from robattr.cli import reproduce
+from robattr.cli._options import choices_with_commas
 from robattr.errors import InvalidInput, nearest
 
 Runs = Annotated[
@@ -30,7 +31,7 @@ def record(
     runs: Runs,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write into.")] = Path("results"),
     name: Annotated[
-        str | None, typer.Option(help="A name that sets the model apart (default: its recipe and m): ig-norm-wide.")
+        str | None, typer.Option(help="NAME in the file names, such as ig-norm-wide (default: the recipe and m).")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace records that differ.")] = False,
 ) -> None:
@@ -46,7 +47,7 @@ def report(
     out: Annotated[Path, typer.Option("--out", "-o", help="The HTML page to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="The title of the page.")] = "Attribution robustness",
 ) -> None:
-    """One HTML page: table, plots, settings and an explorer of the attacked images."""
+    """Write one HTML page: table, plots, settings and an explorer of the attacked images."""
     from robattr.reporting import read_runs, write_page
 
     if out.suffix.lower() not in (".html", ".htm"):
@@ -62,14 +63,19 @@ def report(
 def figures(
     runs: Runs,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write into.")] = Path("figures"),
-    formats: Annotated[str, typer.Option(help="Formats, separated by commas.")] = "pdf,svg,png",
-    rows: Annotated[int, typer.Option(min=1, help="Examples in the figure 1 grid.")] = 4,
+    formats: Annotated[
+        str,
+        typer.Option(
+            help="File formats, with commas: pdf, svg, png.", autocompletion=choices_with_commas("pdf", "svg", "png")
+        ),
+    ] = "pdf,svg,png",
+    rows: Annotated[int, typer.Option(min=1, help="Examples in figure 1.")] = 4,
 ) -> None:
-    """Publication figures (figure 1 grid, box plots, curves) and the table as Markdown, LaTeX and CSV."""
+    """Write figures for publication (figure 1, box plots, curves) and the table as Markdown, LaTeX and CSV."""
     from robattr.reporting.figures import FORMATS, write_figures
     from robattr.reporting.run_results import read_runs
 
-    wanted = tuple(part.strip().lower() for part in formats.split(",") if part.strip())
+    wanted = tuple(map(str.lower, words(formats)))
     if not wanted:
         raise InvalidInput(f"expected at least one format, got {formats!r}: --formats {','.join(FORMATS)}")
     for name in wanted:
@@ -80,11 +86,13 @@ def figures(
 
 
 def card(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run directory, best evaluated.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A finished run directory; its evaluations are part of the card.")
+    ],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write (default: RUN/README.md).")] = None,
     license: Annotated[str, typer.Option(help="The licence of the weights: apache-2.0, cc-by-4.0, …")] = "unknown",
 ) -> None:
-    """A model card: data, recipe, measurements under each protocol, licence and hash, as Markdown for the Hub."""
+    """Write a model card for the Hugging Face Hub: data, recipe, measurements, licence and hash, as Markdown."""
     from robattr.engine.files import write_atomically
     from robattr.reporting import model_card
 

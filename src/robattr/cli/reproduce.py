@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from robattr._text import printable
-from robattr.cli._options import DataDir, Device, DryRun, Fresh, Protocol, choices
-from robattr.cli._tables import show_table
+from robattr._progress import LONG, say
+from robattr._text import duration, printable, words
+from robattr.cli._options import DataDir, Device, DryRun, Fresh, Protocol, choices, choices_with_commas
+from robattr.cli._tables import show_table, show_text
+from robattr.data.known import NAMES
 
 if TYPE_CHECKING:
     from robattr.reproduce import Job
+    from robattr.reproduce.plan import Task
 
 
 TARGETS = ("table1", "table2", "table3", "figure1", "figure2")
@@ -36,14 +40,13 @@ def demo(
     fresh: Fresh = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Train small models, attack their explanations, show the result: minutes on a laptop, no download.
+    """Train small models, attack their explanations and show the result: minutes on a laptop, no download.
 
     It can be stopped at any moment: the same command continues, and what is finished is not repeated.
     """
     from robattr.reproduce import jobs
 
-    chosen = [name.strip() for name in objectives.split(",") if name.strip()]
-    made = jobs("table1", out, datasets=("fashion-mini",), examples=examples, objectives=chosen)
+    made = jobs("table1", out, datasets=("fashion-mini",), examples=examples, objectives=words(objectives))
     together = min(2, os.cpu_count() or 1) if workers is None else workers
     if dry_run:
         _describe(made, "cpu", workers=together)
@@ -59,18 +62,27 @@ def reproduce(
             metavar="TARGET", help="table1, table2, table3, figure1 or figure2.", autocompletion=choices(*TARGETS)
         ),
     ],
-    datasets: Annotated[str, typer.Option(help="Some of the target's datasets, with commas (default: all).")] = "",
+    datasets: Annotated[
+        str,
+        typer.Option(
+            help="Some of the target's datasets, with commas (default: all).",
+            autocompletion=choices_with_commas(*NAMES),
+        ),
+    ] = "",
     recipes: Annotated[
         str,
         typer.Option(
-            help="paper, or tuned: other networks and settings, at less cost.", autocompletion=choices("paper", "tuned")
+            help="paper, or tuned: other networks and settings, which cost less.",
+            autocompletion=choices("paper", "tuned"),
         ),
     ] = "paper",
     examples: Annotated[int | None, typer.Option(min=1, help="The first N test examples (default: all).")] = None,
     protocol: Protocol = "paper",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the training; each seed has its own runs.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Models at a time: several small ones fill a GPU better.")] = 1,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: runs/paper or runs/tuned.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The folder to write into (default: runs/paper or runs/tuned).")
+    ] = None,
     device: Device = "auto",
     data_dir: DataDir = None,
     fresh: Fresh = False,
@@ -84,8 +96,7 @@ def reproduce(
     from robattr.reproduce import TARGETS, jobs, results
 
     folder = out or Path("runs") / recipes
-    names = [name.strip() for name in datasets.split(",") if name.strip()]
-    made = jobs(target, folder, datasets=names, kind=recipes, examples=examples, seed=seed, protocol=protocol)
+    made = jobs(target, folder, datasets=words(datasets), kind=recipes, examples=examples, seed=seed, protocol=protocol)
     if dry_run:
         _describe(made, device, workers=workers)
         return
@@ -103,6 +114,10 @@ def _execute(jobs: list[Job], *, device: str, data_dir: Path | None, workers: in
     for job in jobs if fresh else ():
         discard(job.path)
     planned = tasks(jobs)
+    seconds = sum(_seconds(planned, device, workers=workers)) / workers
+    if seconds >= LONG:
+        left = sum(not task.done for task in planned)
+        say(f"{left} of {len(planned)} tasks are left: about {duration(seconds)} here, {workers} at a time")
     if workers == 1 or all(task.done for task in planned):
         stopped = execute(planned, device=device, data_dir=data_dir)
     else:
@@ -115,14 +130,12 @@ def _execute(jobs: list[Job], *, device: str, data_dir: Path | None, workers: in
 
 
 def _stop(during: str, number: int) -> NoReturn:
-    typer.echo(f"stopped during: {during}; the same command continues", err=True)
+    say(f"stopped during: {during}; the same command continues")
     raise typer.Exit(128 + number)
 
 
 def _show(jobs: list[Job], folder: Path, *, title: str) -> None:
     """Write the page; print the findings, the table, the differences and the path of the page."""
-    from rich.console import Console
-
     from robattr.metrics.columns import COLUMN
     from robattr.reporting.findings import DIFFERENCES, differences, finding
     from robattr.reporting.groups import group_evaluations
@@ -133,31 +146,37 @@ def _show(jobs: list[Job], folder: Path, *, title: str) -> None:
     runs = results(jobs)
     groups = group_evaluations(runs)
     page = write_page(runs, folder / "report.html", title=title)
-    console = Console(highlight=False)
     for found in map(finding, groups):
-        console.print("\n" + "\n".join([found.headline, *found.cautions]), markup=False)
+        show_text("", found.headline, *found.cautions)
     made = table(groups)
     show_table(*plain(made))
-    console.print(made.caption.replace(BOLD, BOLD.replace("Bold", "*")), markup=False)
+    show_text(made.caption.replace(BOLD, BOLD.replace("Bold", "*")))
     titles = [COLUMN[key].title for key in DIFFERENCES]
     for pair, *cells, examples in (row for group in groups for row in differences(group)):
         said = "; ".join(f"{title} {cell}" for title, cell in zip(titles, cells, strict=True))
-        console.print(f"{pair}, on the {examples} examples scored in both: {said}", markup=False)
-    console.print(f"\nopen {printable(str(page))}", markup=False, soft_wrap=True)
+        show_text(f"{pair}, on the {examples} examples scored in both: {said}")
+    typer.echo(printable(f"open {page}"))
 
 
-def _describe(jobs: list[Job], device: str, *, workers: int = 1) -> None:
-    """Print the tasks and their estimated times, with as many threads as they will have."""
-    import torch
-
-    from robattr._text import duration
+def _describe(jobs: list[Job], device: str, *, workers: int) -> None:
+    """Print the tasks and their estimated times."""
     from robattr.reproduce import tasks
 
+    planned = tasks(jobs)
+    each = _seconds(planned, device, workers=workers)
+    for task, seconds in zip(planned, each, strict=True):
+        typer.echo(f"{task.title:60} {'done' if task.done else 'about ' + duration(seconds)}")
+    typer.echo(f"{f'total on this machine, {workers} at a time':60} about {duration(sum(each) / workers)}")
+
+
+def _seconds(planned: Sequence[Task], device: str, *, workers: int) -> list[float]:
+    """Estimated seconds of each task, with as many threads as it will have; 0 where it is done."""
+    import torch
+
+    threads = torch.get_num_threads()
     if workers > 1:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
-    total = 0.0
-    for task in tasks(jobs):
-        seconds = task.seconds(device)
-        total += seconds
-        typer.echo(f"{task.title:60} {'done' if task.done else 'about ' + duration(seconds)}")
-    typer.echo(f"{f'total on this machine, {workers} at a time':60} about {duration(total / workers)}")
+    try:
+        return [task.seconds(device) for task in planned]
+    finally:
+        torch.set_num_threads(threads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from reprlib import repr as short
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from robattr._progress import say
 from robattr._text import printable
-from robattr.cli._options import DataDir, Device, DryRun, Fresh, choices, known_recipes
-from robattr.errors import InvalidInput, nearest
+from robattr.cli._options import DataDir, Device, DryRun, Fresh, Trust, choices, known_recipes, leads
+from robattr.cli._tables import show_table, show_text
+from robattr.errors import InvalidInput
 
 if TYPE_CHECKING:
     from robattr.training.config import TrainConfig
@@ -27,22 +30,24 @@ Recipe = Annotated[
         autocompletion=known_recipes,
     ),
 ]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one key; may be repeated.")]
-Config = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="A TOML file of keys, or an earlier run's config.json.")
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated.")
 ]
-Seed = Annotated[int | None, typer.Option(help="Seed of the weights, the batches and the attacks.")]
+Config = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A TOML file of settings, or an earlier run's config.json.")
+]
+Seed = Annotated[int | None, typer.Option(help="Seed of the training.")]
 Precision = Annotated[
-    str | None, typer.Option(help="fp32, tf32, bf16 or fp64.", autocompletion=choices("fp32", "tf32", "bf16", "fp64"))
+    str | None,
+    typer.Option(
+        help="fp32, tf32, bf16 or fp64 (default: the recipe's).", autocompletion=choices("fp32", "tf32", "bf16", "fp64")
+    ),
 ]
 Objective = Annotated[
     str | None,
     typer.Option(
         metavar="MODULE:FUNCTION", help="Your own objective: a function that returns it (docs/write_your_own.md)."
     ),
-]
-Trust = Annotated[
-    bool, typer.Option("--trust-code", help="Run the functions (network, objective) that a configuration file names.")
 ]
 
 
@@ -57,7 +62,9 @@ def train(
     set_: Set = None,
     config: Config = None,
     objective: Objective = None,
-    out: Annotated[Path | None, typer.Option(help="The run directory (default: runs/DATASET/METHOD-seedN).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The run directory (default: runs/DATASET/METHOD-seedN).")
+    ] = None,
     fresh: Fresh = False,
     device: Device = "auto",
     seed: Seed = None,
@@ -112,24 +119,22 @@ def train_warm_start(run: TrainConfig, *, device: str, data_dir: Path | None, be
     path = _default_out(replace(first, recipe=f"{first.recipe}-held-out") if held_out else first)
     alone = os.environ.get("WORLD_SIZE", "1") == "1"
     if alone and not begun and not Job(first, path, map="ig", examples=0).trained:
-        typer.echo(printable(f"{run.recipe} starts from {first.recipe}, which is trained first: {path}"), err=True)
+        say(f"{run.recipe} starts from {first.recipe}, which is trained first: {path}")
         _report(first, train(first, path, device=device, data_dir=data_dir))
     return replace(run, warm_start=path.as_posix())
 
 
 def _report(run: TrainConfig, outcome: Outcome) -> None:
     """Print how the training ended; exits if a signal stopped it."""
-    leads = os.environ.get("RANK", "0") == "0"
     if not outcome.finished:
         number = outcome.stopped_by or signal.SIGTERM
-        if leads:
-            typer.echo(
+        if leads():
+            say(
                 f"stopped by {signal.Signals(number).name} after step {outcome.step} of {run.steps}, which is saved: "
-                "the same command continues",
-                err=True,
+                "the same command continues"
             )
         raise typer.Exit(128 + number)
-    if leads:
+    if leads():
         accuracy = "" if outcome.val_accuracy is None else f"  validation accuracy {outcome.val_accuracy:.2%}"
         typer.echo(printable(f"{outcome.path}  {outcome.step} steps{accuracy}"))
 
@@ -138,13 +143,16 @@ def sweep(
     recipe: Recipe = None,
     over: Annotated[
         list[str] | None,
-        typer.Option("--over", metavar="KEY=V,V,…", help="Values of a key (or low..high); may be repeated."),
+        typer.Option(
+            "--over", metavar="KEY=V,V,…", help="Values of a setting, or KEY=LOW..HIGH with --trials; may be repeated."
+        ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The folder of the sweep (default: runs/sweeps/DATASET/METHOD).")
+        Path | None,
+        typer.Option("--out", "-o", help="The folder for the runs (default: runs/sweeps/DATASET/METHOD)."),
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(min=1, help="Search this many points instead of the whole grid.")
+        int | None, typer.Option(min=1, help="Search by this many points instead of running the whole grid.")
     ] = None,
     examples: Annotated[
         int, typer.Option(min=0, help="Validation examples whose explanations are attacked; 0 compares accuracy alone.")
@@ -165,8 +173,8 @@ def sweep(
     """
     from robattr.runs import measure_on_validation
     from robattr.training.axes import parse_axes
+    from robattr.training.sweep import cells, explained, table
     from robattr.training.sweep import sweep as begin
-    from robattr.training.sweep import table
 
     if not over:
         raise InvalidInput("a sweep needs at least one --over KEY=VALUE,VALUE,…, for example --over m=10,20,50")
@@ -192,9 +200,14 @@ def sweep(
         data_dir=data_dir,
         fresh=fresh,
     )
-    typer.echo(table(found), nl=False)
+    if found and sys.stdout.isatty():
+        headings, *rows = cells(found)
+        show_table(headings, rows)
+        show_text(*explained(found))
+    else:
+        typer.echo(table(found), nl=False)
     if stopped_by is not None:
-        typer.echo("stopped: the same command continues", err=True)
+        say("stopped: the same command continues")
         raise typer.Exit(128 + stopped_by)
 
 
@@ -237,12 +250,10 @@ def resolve(
         raise InvalidInput(f"expected the name of a recipe in {config}, got recipe = {short(named)}")
     name = str(recipe or named or "")
     whole = recipe is None and {"dataset", "method"} <= file.keys()  # needs no recipe
-    if name in recipes.names():
-        base = recipes.get(name)
-    elif whole:
+    if whole and name not in recipes.names():
         base = TrainConfig(recipe=name or "custom")
     elif name:
-        raise InvalidInput(f"unknown recipe {name!r}; {nearest(name, recipes.names())}")
+        base = recipes.get(name)
     else:
         raise InvalidInput("no recipe given: try robattr train fashion-mini/ig-norm (robattr --list shows all)")
     if objective is None:

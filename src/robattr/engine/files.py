@@ -24,7 +24,7 @@ class InUse(CheckpointError):
     """Another process holds the directory or file."""
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes, *, tries: int = 10) -> None:
     """Replace `path` by `content` in one step that survives a crash; on failure `path` is as it was.
 
     The content is first written to a hidden file, which its writer locks.
@@ -39,8 +39,10 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except FileNotFoundError:
-        if path.parent.is_dir():  # removed before it was locked, by a process that took it for unfinished
-            return write_atomically(path, content)
+        if path.parent.is_dir() and tries > 1:  # removed before it was locked, by one that took it for unfinished
+            return write_atomically(path, content, tries=tries - 1)
+        if path.parent.is_dir():  # /proc, for example
+            raise CheckpointError(f"could not write {path}: no file can be made there, choose another place") from None
         raise CheckpointError(f"could not write {path}: its folder was removed, so start again") from None
     except BaseException as error:
         with suppress(OSError):

@@ -31,7 +31,7 @@ def names() -> list[str]:
 def get(name: str) -> TrainConfig:
     """The recipe called `name`, with that name in its key `recipe`."""
     if name not in names():
-        raise InvalidInput(f"unknown recipe {name!r}; {nearest(name, names())}")
+        raise InvalidInput(f"unknown recipe {name!r}; {nearest(name, names())} (`robattr --list` shows all)")
     config = _paper()[name.removesuffix("-tuned")]()
     return replace(tuned.tuned(config) if name.endswith("-tuned") else config, recipe=name)
 

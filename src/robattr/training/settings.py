@@ -75,7 +75,8 @@ def parse_word(word: str) -> tuple[str, Any]:
     key, equals, text = word.partition("=")
     key = key.strip().replace("-", "_")
     if not equals:
-        raise InvalidInput(f"expected key=value, got {word!r}; {nearest(key, KINDS)}")
+        remedy = f"write {key}=VALUE" if key in KINDS else nearest(key, KINDS)
+        raise InvalidInput(f"expected key=value, got {word!r}; {remedy}")
     return key, _typed(key, _kind(key), _read(_kind(key), text.strip()))
 
 
@@ -84,10 +85,9 @@ def read_file(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         settings = parse_json(text) if path.suffix == ".json" else parse_toml(text)
-    except FileNotFoundError:
-        raise InvalidInput(f"no configuration file {path}") from None
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, JSON or TOML
-        raise InvalidInput(f"cannot read the configuration {path}: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise InvalidInput(f"expected a TOML file, or the config.json of a run, got {path} ({why})") from error
     if not isinstance(settings, dict):
         raise InvalidInput(f"expected keys and values in {path}, got {type(settings).__name__}")
     return settings

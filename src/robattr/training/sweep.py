@@ -19,6 +19,7 @@ from typing import Any
 from robattr._extras import need
 from robattr._form import check_form, parse_json
 from robattr._progress import say
+from robattr._text import duration
 from robattr.engine.files import InUse, locked, write_atomically, write_json
 from robattr.errors import CheckpointError, Diverged
 from robattr.metrics.columns import COLUMN
@@ -94,6 +95,7 @@ def sweep(
         return outcome.stopped_by
 
     found = False  # whether earlier results were reported
+    began, finished = time.monotonic(), 0
     while True:
         known = _stored(out, over, label)
         done = [Result(point, scores) for point, scores in known if scores is not None]
@@ -115,6 +117,11 @@ def sweep(
                 continue
             if stopped_by is not None:
                 return done, stopped_by
+            finished += 1
+            total = len(done) + len(left) if trials is None else trials
+            if more := total - len(done) - 1:
+                seconds = more * (time.monotonic() - began) / finished
+                say(f"{out}: {len(done) + 1} of {total} points, about {duration(seconds)} left")
             break
         else:
             time.sleep(1.0)
@@ -129,16 +136,19 @@ def table(found: Sequence[Result]) -> str:
     """The results as a Markdown table with intervals. Bold is a score whose interval lies above all others."""
     if not found:
         return "no run has finished yet\n"
-    keys = list(found[0].point)
-    columns = list(dict.fromkeys(column for result in found for column in result.scores))
-    lines = [
-        "| " + " | ".join([*keys, *(COLUMN[c].title for c in columns)]) + " |",
-        "|" + "---|" * (len(keys) + len(columns)),
-    ]
-    for result in found:
-        cells = [_cell(c, result, found) for c in columns]
-        lines.append("| " + " | ".join([*(str(result.point[key]) for key in keys), *cells]) + " |")
-    return "\n".join([*lines, "", *_explained(found, columns)]) + "\n"
+    first, *rows = ("| " + " | ".join(row) + " |" for row in cells(found))
+    return "\n".join([first, "|" + "---|" * (first.count("|") - 1), *rows, "", *explained(found)]) + "\n"
+
+
+def cells(found: Sequence[Result]) -> list[list[str]]:
+    """The headings and the rows of the table."""
+    keys, columns = list(found[0].point), _columns(found)
+    rows = [[*(str(r.point[key]) for key in keys), *(_cell(c, r, found) for c in columns)] for r in found]
+    return [[*keys, *(COLUMN[c].title for c in columns)], *rows]
+
+
+def _columns(found: Sequence[Result]) -> list[str]:
+    return list(dict.fromkeys(column for result in found for column in result.scores))
 
 
 def _cell(column: str, result: Result, found: Sequence[Result]) -> str:
@@ -155,7 +165,9 @@ def _stands_out(column: str, result: Result, found: Sequence[Result]) -> bool:
     return bool(others) and all(result.scores[column].low > high for high in others)
 
 
-def _explained(found: Sequence[Result], columns: Sequence[str]) -> list[str]:
+def explained(found: Sequence[Result]) -> list[str]:
+    """The sentences below the table: the number of examples, what bold means, and whether a point stands out."""
+    columns = _columns(found)
     counts: dict[int, list[str]] = {}
     for column in columns:
         most = max(result.scores[column].n for result in found if column in result.scores)
