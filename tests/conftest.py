@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections.abc import Sequence
 from functools import cache
@@ -22,6 +23,7 @@ from robattr.training import run_directory
 gc.disable()  # until all tests are collected: the search for cycles was a quarter of that time
 settings.register_profile("any-machine", deadline=None)
 settings.load_profile("any-machine")
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it: output that is not a terminal has no width
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and its children would
 cost.RUNS = 1  # no test reads the clock, so none needs the fastest of many runs
 if not torch.cuda.is_available():  # torch's own writes a stack trace for every kind of device that is not there

@@ -78,7 +78,7 @@ def test_a_measurement_of_a_sweep_shows_how_far_it_is(
     monkeypatch.setattr("robattr.evaluation.job.seconds_per_pass", lambda *_: 60.0)
     measure_on_validation(4, device="cpu")(trained)
     first, last = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(rf"{trained.name}: about .* for 4 examples", first)
+    assert re.fullmatch(rf"{trained.name}: about .* for 4 validation examples", first)
     assert last.startswith(f"{trained.name}: 4 of 4 validation examples, in ")
 
 

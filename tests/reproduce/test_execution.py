@@ -78,6 +78,11 @@ def parallel(made: list[Job]) -> None:
         assert execute_parallel(made, workers=2, device="cpu") is None
 
 
+def in_turn(made: list[Job]) -> None:
+    with forks():
+        run(made)
+
+
 def test_jobs_in_parallel_give_what_jobs_in_turn_give(tmp_path: Path) -> None:
     made = jobs("table1", tmp_path, datasets=["fashion-mini"], examples=2)
     process = start(parallel, made, log=tmp_path / "log")
@@ -88,7 +93,9 @@ def test_jobs_in_parallel_give_what_jobs_in_turn_give(tmp_path: Path) -> None:
     for method in ("natural", "ig-sum-norm"):
         assert any(line.startswith(method) and "2 of 2 examples" in line for line in lines)
     alone = replace(made[0], path=tmp_path / "alone", examples=0)
-    run([alone])
+    process = start(in_turn, [alone], log=tmp_path / "log")  # with one thread, like the workers
+    process.join(timeout=120)
+    assert process.exitcode == 0, (tmp_path / "log").read_text()
     weights = [(job.path / "model.safetensors").read_bytes() for job in (made[0], alone)]
     assert weights[0] == weights[1]
 

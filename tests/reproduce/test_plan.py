@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from robattr import models, recipes
+from robattr._progress import Watching
 from robattr.attacks import integrated_gradients
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import evaluate
@@ -133,8 +134,9 @@ def test_the_estimate_of_an_evaluation_is_that_of_the_evaluation_itself(
     monkeypatch.setattr(plan, "paper", lambda _: small)
     x, y = torch.rand(10, 1, 28, 28), torch.arange(10)
     said: list[tuple[float, str]] = []
-    map = integrated_gradients(small.N)
-    evaluate(models.small_cnn(), x, y, protocol=small, map=map, expect=lambda *words: said.append(words))
+    monkeypatch.setattr(Watching, "expect", lambda self, title, seconds, what: said.append((seconds, what)))
+    with Watching(shown=False) as watch:
+        evaluate(models.small_cnn(), x, y, protocol=small, map=integrated_gradients(small.N), watch=watch)
     seconds = plan.evaluation_seconds(Job(recipes.get("fashion-mini/ig-norm"), tmp_path, "ig", 10), "cpu")
     assert said[0] == (seconds, "10 examples")
 
