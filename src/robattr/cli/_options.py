@@ -170,3 +170,6 @@ Compile = Annotated[
     typer.Option("--compile/--no-compile", help="Compile the attack (default: on a GPU, if it takes minutes)."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what the command would do, and do nothing else.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated.")
+]

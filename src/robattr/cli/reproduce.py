@@ -12,7 +12,7 @@ import typer
 
 from robattr._progress import LONG, say
 from robattr._text import duration, printable, words
-from robattr.cli._options import DataDir, Device, DryRun, Fresh, Protocol, choices, choices_with_commas
+from robattr.cli._options import DataDir, Device, DryRun, Fresh, Protocol, Set, choices, choices_with_commas
 from robattr.cli._tables import show_table, show_text
 from robattr.data.known import NAMES
 
@@ -78,6 +78,7 @@ def reproduce(
     ] = "paper",
     examples: Annotated[int | None, typer.Option(min=1, help="The first N test examples (default: all).")] = None,
     protocol: Protocol = "paper",
+    set_: Set = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the training; each seed has its own runs.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Models at a time: several small ones fill a GPU better.")] = 1,
     out: Annotated[
@@ -96,7 +97,10 @@ def reproduce(
     from robattr.reproduce import TARGETS, jobs, results
 
     folder = out or Path("runs") / recipes
-    made = jobs(target, folder, datasets=words(datasets), kind=recipes, examples=examples, seed=seed, protocol=protocol)
+    made = jobs(
+        target, folder, datasets=words(datasets), kind=recipes, examples=examples, seed=seed, protocol=protocol,
+        changes=set_ or (),
+    )  # fmt: skip
     if dry_run:
         _describe(made, device, workers=workers)
         return

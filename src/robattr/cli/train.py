@@ -14,7 +14,7 @@ import typer
 
 from robattr._progress import say
 from robattr._text import printable
-from robattr.cli._options import DataDir, Device, DryRun, Fresh, Trust, choices, known_recipes, leads
+from robattr.cli._options import DataDir, Device, DryRun, Fresh, Set, Trust, choices, known_recipes, leads
 from robattr.cli._tables import show_table, show_text
 from robattr.errors import InvalidInput
 
@@ -29,9 +29,6 @@ Recipe = Annotated[
         help="A recipe: mnist/ig-sum-norm. `robattr --list` shows them all.",
         autocompletion=known_recipes,
     ),
-]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated.")
 ]
 Config = Annotated[
     Path | None, typer.Option(metavar="FILE", help="A TOML file of settings, or an earlier run's config.json.")

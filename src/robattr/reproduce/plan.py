@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -17,7 +17,6 @@ from robattr.attacks.maps import by_name
 from robattr.data import from_tensors, info
 from robattr.engine.processes import choose_device
 from robattr.errors import InvalidInput, nearest
-from robattr.evaluation.cost import SECOND_ORDER
 from robattr.evaluation.job import Job as Evaluation
 from robattr.evaluation.protocol import named, paper
 from robattr.formula import Distributional, Joint, Robust
@@ -26,6 +25,7 @@ from robattr.reporting.run_results import RunResults, read_runs
 from robattr.training import custom
 from robattr.training.config import TrainConfig
 from robattr.training.run_directory import RunDirectory
+from robattr.training.settings import FORMULA, change_by_words, parse_word
 from robattr.training.setup import build_model
 
 
@@ -96,16 +96,21 @@ def jobs(
     seed: int = 0,
     protocol: str = "paper",
     objectives: Sequence[str] = (),
+    changes: Sequence[str] = (),
 ) -> list[Job]:
     """The jobs of the target `name`, in order. Runs are in OUT/DATASET/METHOD, shared by tables and figures.
 
-    `objectives` replaces the target's methods: other methods, or custom objectives as "module:function".
+    `objectives` replaces the target's methods: other methods, or custom objectives as "module:function". `changes` are
+    settings `key=value` of the trainings; a run takes those that its objective has, so that m of NATURAL stays.
     """
     if name not in TARGETS:
         raise InvalidInput(f"unknown target {name!r}; {nearest(name, TARGETS)}")
     if kind not in ("paper", "tuned"):
         raise InvalidInput(f"expected recipes paper or tuned, got {kind!r}")
     target = TARGETS[name]
+    fixed = {"dataset", "method", "seed", *(("m",) if target.points else ())}
+    if decided := next((key for key, _ in map(parse_word, changes) if key in fixed), None):
+        raise InvalidInput(f"cannot set {decided}: the target {name}, --datasets or --seed decides it")
     made: list[Job] = []
     for dataset in datasets or target.datasets:
         test = info(dataset).sizes[2]
@@ -113,7 +118,7 @@ def jobs(
         for method in objectives or target.methods:
             suffix = "-tuned" if kind == "tuned" and dataset != "fashion-mini" else ""
             run = _own(dataset, method) if ":" in method else recipes.get(f"{dataset}/{method}{suffix}")
-            run = replace(run, seed=seed)
+            run = _changed(replace(run, seed=seed), changes)
             if first := recipes.before(run):
                 start = Job(first, out / dataset / _folder(first), target.map, 0, protocol)
                 run = replace(run, warm_start=start.path.as_posix())
@@ -123,6 +128,16 @@ def jobs(
                 path = out / dataset / _folder(varied, several=m is not None)
                 made.append(Job(varied, path, target.map, min(examples or test, test), protocol))
     return made
+
+
+def _changed(run: TrainConfig, changes: Sequence[str]) -> TrainConfig:
+    """`run` with the changes that have an effect on it."""
+    rho = run.objective()
+
+    def counts(key: str, value: Any) -> bool:
+        return key not in FORMULA or replace(run, **{key: value}).objective() != rho
+
+    return change_by_words(run, [word for word in changes if counts(*parse_word(word))])
 
 
 def _own(dataset: str, ref: str) -> TrainConfig:
@@ -185,11 +200,13 @@ def results(jobs: Sequence[Job]) -> tuple[RunResults, ...]:
 
 
 def training_seconds(job: Job, device: str = "auto") -> float:
-    """Estimated seconds of a training: steps × batch × gradients of an example, first and second-order ones."""
+    """Estimated seconds of a training: steps × batch × gradients of an example.
+
+    A first-order gradient (3 passes) takes half the time of a second-order one (6 passes).
+    """
     run = job.run
     first_order = 1 + (run.attack_steps if run.uses("attack_steps") else 0)
-    passes = SECOND_ORDER * run.second_order + first_order
-    return run.steps * run.batch * passes / SECOND_ORDER * _probe(job, device).per_pass
+    return run.steps * run.batch * (run.second_order + first_order / 2) * _probe(job, device).per_pass
 
 
 def evaluation_seconds(job: Job, device: str = "auto") -> float:
