@@ -6,7 +6,7 @@ import robattr
 
 try:
     import timm
-except ImportError as missing:
+except (ImportError, RuntimeError) as missing:  # RuntimeError: torchvision for another build of torch
     print(f"skipped: timm cannot be imported ({missing}): pip install timm torchvision")
     sys.exit(0)
 
