@@ -133,6 +133,9 @@ def test_next_steps_follow_from_the_findings() -> None:
 
     assert "robattr harden" in advice(evaluation("strict", "ig", 0.4))
     assert "robattr harden" not in advice(evaluation("strict", "ig", 0.9))
+    hardened = "\n".join(verdict(run(evaluation("strict", "ig", 0.4), recipe="harden")).next_steps)
+    assert "Harden it further" in hardened
+    assert "robattr harden" not in hardened
     assert "retraining" in advice(evaluation("strict", "ig", 0.9))
     assert "strict protocol" in advice(evaluation("paper", "ig", 0.9))
     assert "strict protocol" not in advice(evaluation("strict", "ig", 0.9))

@@ -29,6 +29,14 @@ WORDS: dict[Level, str] = {
     "vacuous": "are not shown to explain the predictions",
     "unclear": "are not judged",
 }
+HARDEN = (
+    "Fine-tune the model against this attack with robattr harden (objective ig-sum-norm, or ig-norm, which usually "
+    "costs less clean accuracy); it ends with an audit before and after."
+)
+HARDEN_MORE = (
+    "Harden it further, and compare with the audit before: more updates (--steps), a larger learning rate (--lr), or "
+    "more weight on the explanations (--set weight=…, which costs clean accuracy)."
+)
 
 
 @dataclass(frozen=True)
@@ -195,10 +203,7 @@ def _next_steps(run: RunResults, main: EvaluationResults, level: Level) -> Itera
             "preprocessing and the bounds (robattr doctor does)."
         )
     if level in ("fragile", "partly"):
-        yield (
-            "Fine-tune the model against this attack with robattr harden (objective ig-sum-norm, or ig-norm, which "
-            "usually costs less clean accuracy); it ends with an audit before and after."
-        )
+        yield HARDEN_MORE if run.config.get("recipe") == "harden" else HARDEN
         yield "Until then, do not rely on a single map: whoever can change the input a little can choose what it shows."
     if level == "vacuous":
         yield (
