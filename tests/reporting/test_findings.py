@@ -165,6 +165,17 @@ def test_the_reference_is_a_model_without_a_regulariser_whatever_the_others_are(
         assert re.search(rf"pixels of the {reference} model \(.*\), and 10% of those of the {best} model", said)
 
 
+def test_a_hardened_model_is_compared_with_the_one_before(tmp_path: Path) -> None:
+    for hardened, ending in ((0.5, "no other model keeps more."), (0.9, "10% of those of the TRADES model")):
+        before, after = (write_run(tmp_path / str(hardened), method, gallery=False) for method in ("natural", "trades"))
+        change(before / "config.json", method="before", name="Before")
+        rescore(before, 0.6)
+        rescore(after, hardened)
+        said = finding(group_evaluations(read_runs([before, after]))[0]).headline
+        assert "replaced 40% of the 100 most important pixels of the Before model" in said
+        assert ending in said
+
+
 def test_of_many_models_the_best_is_compared_with_those_next_to_it(monkeypatch) -> None:
     monkeypatch.setattr("robattr.reporting.findings.MOST_RIVALS", 2)
     scores = [0.3 + 0.01 * number for number in range(6)]  # 15 pairs, more than are shown

@@ -151,8 +151,11 @@ class RunResults:
 
     @property
     def regularised(self) -> bool:
-        """Whether the objective is more than the clean loss; a user-defined one counts as regularised."""
-        return bool(self.config.get("method") != "natural")
+        """Whether the objective is more than the clean loss; a user-defined one counts as regularised.
+
+        A model before its hardening ("before") counts as not regularised: it is what the hardened one is compared with.
+        """
+        return self.config.get("method") not in ("natural", "before")
 
     @property
     def m(self) -> int | None:
