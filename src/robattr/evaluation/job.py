@@ -88,11 +88,10 @@ class Job(ExampleSet):
             return self.compiled
         return self.device.type == "cuda" and self.map.guide is None and self.seconds(self.passes * len(self.x)) > PAYS
 
-    def report(self, done: int, total: int) -> None:
-        """Say how many examples are done; before any is attacked also how long the others take."""
+    def begin(self, done: int, total: int) -> None:
+        """Say how many examples were done before, and how long the others take."""
         self.watch(self.title, done, total)
-        if not self.paces and done < total:
-            left = total - done
+        if left := total - done:
             expect(self.watch, self.title, lambda: self.seconds(self.passes * left), f"{left:,} examples")
 
     @cached_property
@@ -113,10 +112,10 @@ class Job(ExampleSet):
     def measured(self) -> list[Record]:
         """The records of all examples, in order of id."""
         records: list[Record] = []
-        self.report(0, len(self.x))
+        self.begin(0, len(self.x))
         for positions in self.cut(self.size):
             records += self.batch(positions).records
-            self.report(len(records), len(self.x))
+            self.watch(self.title, len(records), len(self.x))
         return sorted(records, key=lambda r: int(r["id"]))
 
     def attacks(self, *, batch: int | None = None) -> list[IFIA]:

@@ -124,7 +124,7 @@ def _recorded(job: Job, path: Path, out: OutputDir) -> tuple[list[Record], int]:
     mine = job.cut(job.size)[out.rank :: out.world]
     total = sum(map(len, mine))
     finished = sum(job.ids[at] in done for positions in mine for at in positions)
-    job.report(finished, total)
+    job.begin(finished, total)
     for positions in mine:
         if missing := {job.ids[at] for at in positions} - done:  # batches of another size may cover a part
             batch = job.batch(positions, walks=True)
@@ -132,7 +132,7 @@ def _recorded(job: Job, path: Path, out: OutputDir) -> tuple[list[Record], int]:
                 write_atomically(gallery.part_for(path, job.ids[positions[0]]), batch.gallery.file)
             append(path, [r for r in batch.records if r["id"] in missing])
             finished += len(missing)
-            job.report(finished, total)
+            job.watch(job.title, finished, total)
     out.wait()
     if out.rank == 0:
         merge(path, job.ids)
