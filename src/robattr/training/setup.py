@@ -121,7 +121,7 @@ def check_state(model: nn.Module) -> None:
 
 
 def check_fit(model: nn.Module, data: Dataset, x: Tensor) -> None:
-    """Reject a network that cannot be trained on the data, of which x is an example, before anything is written."""
+    """Reject a network that cannot be trained on data like x, before anything is written."""
     if not any(p.requires_grad for p in model.parameters()):
         raise UnsupportedModel("no parameter of the network requires a gradient: nothing to train")
     check_state(model)
