@@ -50,7 +50,7 @@ def test_a_changed_setting_reaches_the_runs_whose_objective_has_it(tmp_path: Pat
         ("table1", "method=madry", "cannot set method"),
         ("table1", "dataset=gtsrb", "cannot set dataset"),
         ("table1", "seed=1", "cannot set seed"),
-        ("table2", "m=10", "cannot set m: the target table2"),
+        ("table2", "m=10", "cannot set m, which table2"),
         ("table1", "presicion=bf16", "unknown key 'presicion'.*precision"),
     ],
 )

@@ -110,7 +110,7 @@ def jobs(
     target = TARGETS[name]
     fixed = {"dataset", "method", "seed", *(("m",) if target.points else ())}
     if decided := next((key for key, _ in map(parse_word, changes) if key in fixed), None):
-        raise InvalidInput(f"cannot set {decided}: the target {name}, --datasets or --seed decides it")
+        raise InvalidInput(f"cannot set {decided}, which {name}, --datasets and --seed decide: omit it")
     made: list[Job] = []
     for dataset in datasets or target.datasets:
         test = info(dataset).sizes[2]
@@ -132,6 +132,8 @@ def jobs(
 
 def _changed(run: TrainConfig, changes: Sequence[str]) -> TrainConfig:
     """`run` with the changes that have an effect on it."""
+    if not changes:  # building the objective would call the factory of a custom one
+        return run
     rho = run.objective()
 
     def counts(key: str, value: Any) -> bool:
