@@ -1,8 +1,10 @@
 """Reproduce a table or figure of the paper: train the missing runs, evaluate them, collect the results.
 
-made = robattr.reproduce.jobs("table1", Path("runs/paper"), datasets=["mnist"])
-robattr.reproduce.execute(robattr.reproduce.tasks(made))
-robattr.reproduce.results(made)
+    made = robattr.reproduce.jobs("table1", Path("runs/paper"), datasets=["mnist"])
+    robattr.reproduce.execute(robattr.reproduce.tasks(made))
+    robattr.reproduce.results(made)
+
+A second call continues where the first was stopped.
 """
 
 from robattr.reproduce.execution import execute as execute
