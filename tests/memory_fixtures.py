@@ -51,6 +51,7 @@ class Memory:
     def measured(self) -> Iterator[None]:
         """Measure the peak of what happens inside."""
         if self.device == "cpu":
+            self._rows = 0
             yield
             self.peak = self._rows
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -229,15 +230,17 @@ def test_where_memory_runs_out_an_evaluation_goes_on_in_parts(device: str, tmp_p
         shown = read_gallery(tmp_path / name / "paper-ig-gallery.npz")
         return [*scores, *made.summary["curves"]["score_vs_eps"]["kendall"], *shown.kendall.flatten().tolist()]
 
-    with memory.measured():
-        whole = found("whole")
-    assert memory.failures == 0
-    with ExitStack() as limits:
-
-        def limit(_: str, done: int, total: int, unit: str = "examples") -> None:
+    def after_first_batch(enter: Callable[[], object]) -> Callable[..., None]:
+        def watch(_: str, done: int, total: int, unit: str = "examples") -> None:
             if (done, unit) == (16, "examples"):
-                limits.enter_context(memory.scarce(0.3))
+                enter()
 
-        parts = found("parts", limit)
+        return watch
+
+    with ExitStack() as rest:
+        whole = found("whole", after_first_batch(lambda: rest.enter_context(memory.measured())))
+    assert memory.failures == 0
+    with ExitStack() as rest:
+        parts = found("parts", after_first_batch(lambda: rest.enter_context(memory.scarce(0.3))))
     assert memory.failures > 0
     assert parts == pytest.approx(whole, abs=1e-9)

@@ -18,6 +18,7 @@ import typer
 
 from evaluation_fixtures import shorten_search
 from forked import start
+from robattr.cli import reproduce
 from robattr.cli.reproduce import _execute
 from robattr.reproduce import Job, execute, execute_parallel, execution, jobs, results, tasks
 from robattr.reproduce.execution import waves
@@ -64,11 +65,15 @@ def test_more_examples_are_an_evaluation_not_done_yet(tmp_path: Path) -> None:
 
 @contextmanager
 def forks() -> Iterator[None]:
-    """Let the workers be forks with the short recipes, where `spawn` would import torch again in each."""
+    """Let the workers be forks with the short recipes, where `spawn` would import torch again in each.
+
+    Where torch finds a GPU, autograd starts threads at its first use, and a fork cannot use it again: so no estimate.
+    """
     with pytest.MonkeyPatch.context() as patch:
         shorten_recipes(patch)
         shorten_search(patch)
         patch.setattr(execution, "get_context", lambda _: get_context("fork"))
+        patch.setattr(reproduce, "_seconds", lambda *_, **__: [0.0])
         patch.setattr(os, "cpu_count", lambda: 2)  # one thread per worker, as here: rounding depends on threads
         yield
 
