@@ -2,11 +2,13 @@
 
 A function of tensors is traced once, with every derivative inside it resolved into operators of torch (`make_fx`), for
 fixed shapes; the compiler gets that graph. So `torch.autograd.grad` of any order and a user's autograd.Functions
-compile; torch.compile differentiates neither twice.
+compile; torch.compile differentiates neither twice. Of a function that is iterated, what every iteration would repeat
+(the first layer at x, weights in reduced precision) is a graph of its own, which runs once.
 """
 
 from __future__ import annotations
 
+import operator
 import os
 import time
 import warnings
@@ -17,7 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
 from torch.utils import _pytree as pytree
@@ -33,6 +35,16 @@ ALLOWED = 1e-3
 Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
 
 
+aten = torch.ops.aten
+COSTLY = {
+    aten.convolution.default, aten.convolution_backward.default, aten.max_pool2d_with_indices.default,
+    aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten._to_copy.default,
+}  # fmt: skip
+"""Operations that are worth keeping between iterations; others are cheaper inside the operations that use them."""
+SHAPES = {aten.ones_like.default, aten.zeros_like.default, aten.full_like.default, aten.new_zeros.default}
+"""Operations that read no values of their operands."""
+
+
 class WrongWhenCompiled(RuntimeError):
     """The compiled function and the eager one differ by more than rounding explains."""
 
@@ -41,13 +53,14 @@ class Compiled:
     """`fn`, of tensors in any nesting, compiled at its first call; `fn` itself where that fails, with one warning.
 
     backend     `inductor` (generated code), `traced` (the traced graph, one operator after the other)
+    at          the place of the argument that `iterate` changes
 
     The first result is checked against the one of `fn`, where there is memory for it. `fell_back` says whether `fn`
     itself runs, `seconds` what the first call took in all.
     """
 
-    def __init__(self, fn: Callable[..., Any], *, name: str, backend: Backend | None = None) -> None:
-        self._fn, self._name, self._backend = fn, name, backend or inductor
+    def __init__(self, fn: Callable[..., Any], *, name: str, backend: Backend | None = None, at: int | None = None):
+        self._fn, self._name, self._backend, self._at = fn, name, backend or inductor, at
         self._run: Callable[..., Any] | None = None
         self.seconds = 0.0
         self.fell_back = False
@@ -55,12 +68,26 @@ class Compiled:
     def __call__(self, *args: Any) -> Any:
         return self._first(*args) if self._run is None else self._run(*args)
 
+    def iterate(self, times: int, *args: Any) -> Tensor:
+        """z after z ← fn(…, z, …) so many times; z is the argument in the place `at`."""
+        assert self._at is not None
+        before, after = args[: self._at], args[self._at + 1 :]
+        z: Tensor = args[self._at]
+        kept: list[Tensor] | None = None
+        for _ in range(times):
+            if isinstance(self._run, Code):
+                kept = self._run.first(*before, z, *after) if kept is None else kept
+                z = self._run.rest(kept, *before, z, *after)
+            else:
+                z = self(*before, z, *after)
+        return z
+
     def _first(self, *args: Any) -> Any:
         begun = time.perf_counter()
         expected = self._expected(*args)
         try:
             with warnings.catch_warnings(action="ignore"):  # the compiler's advice (TF32, …) is not for the user
-                fast = compiled(self._fn, args, self._backend)
+                fast = compiled(self._fn, args, self._backend, at=self._at)
                 out = fast(*args)
             if expected is not None:
                 check_close(out, expected, lambda: (self._exact(*args), self._fn(*_rounded(args))))
@@ -94,17 +121,99 @@ class Compiled:
             return None
 
 
-def compiled(fn: Callable[..., Any], args: tuple[Any, ...], backend: Backend) -> Callable[..., Any]:
-    """`fn` compiled for arguments of the shapes, dtypes and devices of `args`."""
-    graph, constants, out_spec = trace(fn, args)
-    with torch.no_grad(), _without_autocast():
-        run = backend(graph, [*pytree.tree_leaves(args), *constants])
+class Code:
+    """A traced function as compiled code, in two parts where a part of it does not change in iterations."""
 
-    def call(*args: Any) -> Any:
+    def __init__(
+        self, graph: GraphModule, leaves: list[Tensor], *, constants: list[Tensor], out: pytree.TreeSpec,
+        backend: Backend, moving: set[int],
+    ) -> None:  # fmt: skip
+        once, each = split(graph, moving)
+        self._constants, self._out = constants, out
+        self._once = None if once is None else backend(once, [*leaves, *constants])
+        kept = self.first(*leaves)
+        self._each = backend(each, [*leaves, *constants, *kept])
+
+    def __call__(self, *args: Any) -> Any:
+        return self.rest(self.first(*args), *args)
+
+    def first(self, *args: Any) -> list[Tensor]:
+        """What does not depend on the argument that moves."""
+        if self._once is None:
+            return []
         with torch.no_grad(), _without_autocast():  # the casts are in the graph
-            return pytree.tree_unflatten(list(run(*pytree.tree_leaves(args), *constants)), out_spec)
+            return list(self._once(*pytree.tree_leaves(args), *self._constants))
 
-    return call
+    def rest(self, kept: list[Tensor], *args: Any) -> Any:
+        """The result, from what `first` returned."""
+        with torch.no_grad(), _without_autocast():
+            found = self._each(*pytree.tree_leaves(args), *self._constants, *kept)
+            return pytree.tree_unflatten(list(found), self._out)
+
+
+def compiled(fn: Callable[..., Any], args: tuple[Any, ...], backend: Backend, *, at: int | None = None) -> Code:
+    """`fn` compiled for arguments of the shapes, dtypes and devices of `args`; the one in the place `at` may move."""
+    graph, constants, out = trace(fn, args)
+    moving = set[int]()
+    if at is not None:
+        before = len(pytree.tree_leaves(args[:at]))
+        moving = set(range(before, before + len(pytree.tree_leaves(args[at]))))
+    with torch.no_grad(), _without_autocast():
+        leaves = pytree.tree_leaves(args)
+        return Code(graph, leaves, constants=constants, out=out, backend=backend, moving=moving)
+
+
+def split(module: GraphModule, moving: set[int]) -> tuple[GraphModule | None, GraphModule]:
+    """The graph as two: costly operations that do not depend on the inputs `moving`, and all others.
+
+    Both take all inputs; the second one also takes the results of the first, behind them. None where nothing is
+    costly, and in graphs that overwrite tensors.
+    """
+    graph = module.graph
+    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    calls = [n for n in graph.nodes if n.op == "call_function"]
+    moved = {inputs[i] for i in moving}
+    for node in calls:
+        if moved.intersection(node.all_input_nodes):
+            moved.add(node)
+    read = set(graph.output_node().all_input_nodes)
+    for node in reversed(calls):
+        if node in read and node.target not in SHAPES:
+            read.update(node.all_input_nodes)
+    costly = [n for n in calls if n in read and n not in moved and _costly(n)]
+    overwrites = any(isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable for n in calls)
+    if not moving or not costly or overwrites:
+        return None, module
+    early = set(costly)
+    for node in reversed(calls):
+        if early.intersection(node.users):
+            early.add(node)
+    kept = [n for n in costly if isinstance(n.meta["val"], Tensor) and not early.issuperset(read.intersection(n.users))]
+    return _graph_of(module, inputs, outputs=kept), _graph_of(module, [*inputs, *kept])
+
+
+def _costly(node: Node) -> bool:
+    """Whether a node, or the tuple whose part it is, is the result of a costly operation."""
+    return node.target in COSTLY or (node.target is operator.getitem and _costly(node.all_input_nodes[0]))
+
+
+def _graph_of(module: GraphModule, inputs: list[Node], *, outputs: list[Node] | None = None) -> GraphModule:
+    """The part of a graph that computes `outputs`, or its own ones, from `inputs`."""
+    graph = Graph()
+    graph.set_codegen(CodeGen())
+    known: dict[Node, Node] = {}
+    for node in inputs:
+        known[node] = graph.placeholder(node.name)
+        known[node].meta = dict(node.meta)
+    for node in module.graph.nodes:
+        if node.op == "output":
+            graph.output(
+                tuple(known[n] for n in outputs) if outputs else pytree.tree_map_only(Node, known.get, node.args[0])
+            )
+        elif node not in known:
+            known[node] = graph.node_copy(node, known.__getitem__)
+    graph.eliminate_dead_code()
+    return GraphModule(module, graph)
 
 
 def trace(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[GraphModule, list[Tensor], pytree.TreeSpec]:

@@ -32,6 +32,7 @@ from robattr.formula.objective import Joint, Rho, Robust
 
 Named = dict[str, Tensor]
 T = TypeVar("T")
+Z = 3  # the place of z among the arguments of an attack step
 MOST_FORMS = 16  # of the objective and the batch; an objective with a function that is made anew at every step has more
 
 
@@ -161,10 +162,10 @@ class _Plan:
         self._bound, self._stepwise = bind(step.model), stepwise(rho)
         self._compiled: list[Compiled] = []
 
-        def compiled(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def compiled(function: Callable[..., Any], name: str, at: int | None = None) -> Callable[..., Any]:
             if not step.compiled:
                 return function
-            self._compiled.append(Compiled(function, name=name, backend=step.backend))
+            self._compiled.append(Compiled(function, name=name, backend=step.backend, at=at))
             return self._compiled[-1]
 
         def graphed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -172,7 +173,10 @@ class _Plan:
 
         search = self._attack_step if self._stepwise else self._climb
         terms = without_numbers(rho).terms
-        made = {term: compiled(partial(search, term), "attack step") for term in dict.fromkeys(terms)}
+        made = {
+            term: compiled(partial(search, term), "attack step", at=Z if self._stepwise else None)
+            for term in dict.fromkeys(terms)
+        }
         self._searches = [made[term] for term in terms]
         self._update = compiled(self._update_gradient, "gradient step")
         self._run = graphed(self._attack_and_update)
@@ -215,9 +219,8 @@ class _Plan:
         worst = []
         for term, search, at, own in zip(self.rho.terms, self._searches, z, numbers, strict=True):
             assert isinstance(term.by, PGD)
-            for _ in range(term.by.steps if term.change.terms else 0):
-                at = self._with_weights(search, x, at, y, own)
-            worst.append(at)
+            steps = term.by.steps if term.change.terms else 0
+            worst.append(self._with_weights(partial(iterate, search, steps), x, at, y, own))
         return *self._with_weights(self._update, x, worst, y, numbers), worst[0]
 
     def _gradient_of_term(self, j: int, x: Tensor, y: Tensor, numbers: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
@@ -257,6 +260,16 @@ class _Plan:
                 out = Rho(loss, terms[0].penalty(net, x, z[0], y), z[0], terms[0].weight)
             gradients = torch.autograd.grad(out.value.sum(), list(free.values()), materialize_grads=True)
         return dict(zip(wanted, gradients, strict=True)), out.loss.detach(), out.penalty.detach()
+
+
+def iterate(attack_step: Callable[..., Tensor], times: int, *args: Any) -> Tensor:
+    """z after z ← attack_step(parameters, buffers, x, z, y, numbers) so many times."""
+    if isinstance(attack_step, Compiled):
+        return attack_step.iterate(times, *args)
+    z: Tensor = args[Z]
+    for _ in range(times):
+        z = attack_step(*args[:Z], z, *args[Z + 1 :])
+    return z
 
 
 def _chunked(part: object) -> bool:
