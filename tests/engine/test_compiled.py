@@ -67,7 +67,7 @@ def test_a_graph_that_overwrites_or_moves_as_a_whole_stays_whole(at: set[int]) -
 
 def test_what_gives_only_a_shape_is_not_computed_first() -> None:
     """The loss at x is part of the value that the attack climbs, not of its gradient."""
-    x, z, w = operands()
+    x, z, _ = operands()
     net = nn.Sequential(nn.Flatten(), nn.Linear(36, 3, bias=False))
 
     def gradient(x: Tensor, z: Tensor) -> Tensor:
