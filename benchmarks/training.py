@@ -74,7 +74,8 @@ def compare_steps(
         ("eager fp32", "fp32", Step(work.copied().model), unattacked, ends),
         (f"as timed ({mode.arithmetic})", mode.arithmetic, step, rho, list(midpoint(m).nodes)),
     )
-    few = port.attack_gradient(work.model, work.x, work.start, work.y, port.right_ends(config.m_attack))
+    with precision("fp32", work.device.type):
+        few = port.attack_gradient(work.model, work.x, work.start, work.y, port.right_ends(config.m_attack))
     direction = attack_gradient(work, spread(config.m_attack, rule=right), "fp32")
     agreement = (
         agree("attack gradient, eager fp32", direction, few, allowed=ALLOWED["fp32"]),
