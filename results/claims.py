@@ -165,15 +165,18 @@ def beats(
 ) -> Iterator[Measurement]:
     """Regularised models against others in the attribution columns.
 
-    A column counts where the paper's table has the difference; it is reproduced if its interval is above 0.
+    A column counts where the paper's table has the difference. It is reproduced if its interval is above 0 and, where
+    the two can be compared, it is at least half as large as the paper's; in part, if one of these holds.
     """
     for dataset, method, other in product(DATASETS, methods, others):
         paper = _papers_differences(dataset, method, other, ATTRIBUTION, map_name)
         claimed = [key for key, value in paper.items() if value > 0]
         if claimed:
             found = _measured(runs, dataset, method, other, protocol, ATTRIBUTION, map_name, estimate)
-            outcome = _outcome([found[key].low > 0 for key in claimed] if found else [])
             printed = paper if protocol == "paper" and estimate is mean_difference else {}
+            agrees = [found[key].low > 0 for key in claimed if found]
+            agrees += [found[key].value >= printed[key] / 2 for key in claimed if found and printed]
+            outcome = _outcome(agrees)
             yield Measurement(dataset, _names(method, other), outcome, found, printed)
 
 

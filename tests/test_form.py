@@ -45,6 +45,14 @@ def test_other_values_are_named_by_their_place(value: object, says: str) -> None
     assert not all_fit(FORM)([{"id": 1}, value])
 
 
+def test_a_form_of_all_other_keys_leaves_the_named_ones_alone() -> None:
+    form = {"id": int, "attacks?": [str], str: float}
+    check_form({"id": 1, "attacks": ["noise"], "topk": 0.5}, form)
+    for value, says in (({"id": 1, "topk": "high"}, "topk: expected a number"), ({"id": 0.5}, "id: expected a whole")):
+        with pytest.raises(ValueError, match=says):
+            check_form(value, form)
+
+
 def test_lines_are_parsed_together_or_not_at_all() -> None:
     assert parse_json_lines([b'{"a": 1}', b"[2]"]) == [{"a": 1}, [2]]
     assert parse_json_lines([]) == []

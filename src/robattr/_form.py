@@ -1,8 +1,8 @@
 """Read JSON and TOML of unknown origin, and check their values against a form.
 
 A form is a type (int, float, str, bool, dict, list), None, [form] for a list, {str: form} for an object,
-{"key": form, "key?": form} for an object with at least these keys (those with ? may be missing), or several forms in a
-tuple, one of which must fit. Numbers are finite, integers below 2⁶³.
+{"key": form, "key?": form} for an object with at least these keys (those with ? may be missing; str is for all others),
+or several forms in a tuple, one of which must fit. Numbers are finite, integers below 2⁶³.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ def _list_checker(form: Any) -> Check:
 
 def _object_checker(form: dict[Any, Any]) -> Check:
     named = [(key.removesuffix("?"), key.endswith("?"), checker(of)) for key, of in form.items() if key is not str]
-    check_any = checker(form[str]) if str in form else None
+    check_other = checker(form[str]) if str in form else None
+    known = {name for name, *_ in named}
 
     def check(value: Any) -> Fault | None:
         if not isinstance(value, dict):
@@ -141,9 +142,9 @@ def _object_checker(form: dict[Any, Any]) -> Check:
                     return f".{name}{fault[0]}", fault[1]
             elif not optional:
                 return f".{name}", " is missing"
-        if check_any is not None:
+        if check_other is not None:
             for name, item in value.items():
-                if fault := check_any(item):
+                if name not in known and (fault := check_other(item)):
                     return f".{name}{fault[0]}", fault[1]
         return None
 

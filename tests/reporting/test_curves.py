@@ -76,3 +76,21 @@ def test_a_curve_over_eps_has_intervals_where_its_summary_has_them(runs: list[Pa
 def test_a_logarithmic_panel_says_so(runs: list[Path]) -> None:
     titles = [panel.title for panel in training_panels(read_runs(runs[:1]))]
     assert titles == ["loss ℓ (log scale)", "size of the regulariser (log scale)", "validation accuracy"]
+
+
+def test_a_score_is_drawn_at_the_end_of_the_window_that_it_is_of() -> None:
+    """Of each window of ten iterates one is scored; a curve point inside a window repeats that score."""
+    run = fake_results("madry", 0.5, 0.3)
+    (evaluation,) = run.evaluations
+
+    def drawn(iterations: list[int], topk: list[float], **about: int) -> list[tuple[float, float]]:
+        curve = {"iterations": iterations, "topk": topk}
+        summary = {**evaluation.summary, "curves": {"score_vs_iterations": curve}, **about}
+        (group,) = group_evaluations([replace(run, evaluations=(replace(evaluation, summary=summary),))])
+        (series,) = score_panels(group, "iterations")[0].series
+        return list(zip(series.xs, series.ys, strict=True))
+
+    thirty = [1, 11, 21, 30]
+    assert drawn([1, 6, 11, 17, 25], [0.9, 0.9, 0.8, 0.8, 0.7], window=10) == [(10, 0.9), (20, 0.8), (25, 0.7)]
+    assert drawn(thirty, [0.9, 0.8, 0.8, 0.7], window=10) == [(10, 0.9), (20, 0.8), (30, 0.7)]
+    assert drawn(thirty, [0.9, 0.8, 0.7, 0.6]) == [(1, 0.9), (11, 0.8), (21, 0.7), (30, 0.6)]

@@ -9,9 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+from evaluation_fixtures import TOY
 from fake_runs import METHODS, change, rescore, write_run
+from robattr.attacks import integrated_gradients
 from robattr.errors import CheckpointError, InvalidInput
+from robattr.evaluation import OutputDir, evaluate, strict
 from robattr.reporting import tables
 from robattr.reporting.explorer import explorer
 from robattr.reporting.export import portable, write_records
@@ -119,6 +124,25 @@ def test_two_runs_of_one_name_in_one_command_are_refused(tmp_path: Path) -> None
     change(paths[1] / "config.json", m=20, weight=9)
     with pytest.raises(CheckpointError, match=r"two of the runs would be .*another --name"):
         write_records(read_runs(paths), folder, force=True)
+
+
+def test_what_each_attack_of_strict_found_is_recorded(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "natural")
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 12), nn.Softplus(), nn.Linear(12, 3))
+    x = torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    y = net(x).argmax(1)
+    y[0] = (y[0] + 1) % 3  # an example that is not attacked
+    evaluate(net, x, y, protocol=strict(TOY), map=integrated_gradients(4), out=OutputDir(run / "records"))
+    write_records(read_runs([run]), tmp_path / "results")
+    found = []
+    for path in (run, tmp_path / "results"):
+        evaluations = [e for read in read_runs([path]) for e in read.evaluations]
+        (hard,) = [e for e in evaluations if e.protocol.startswith("strict")]
+        found.append([r.get("attacks") for r in hard.records])
+    assert found[0] == found[1]
+    assert found[0][0] is None
+    assert all({"paper", "random"} <= set(attacks) for attacks in found[0][1:])
 
 
 def test_records_contain_no_absolute_paths(tmp_path: Path) -> None:

@@ -66,19 +66,20 @@ def of(measurements: Any, dataset: str, compared: str) -> Measurement:
     return found
 
 
-def test_reproduced_by_a_difference_that_only_pairs_settle() -> None:
+def test_in_part_by_a_small_difference_that_only_pairs_settle() -> None:
     runs = [model("natural", 0.46, 0.18), model("ig-norm", 0.47, 0.19), model("ig-sum-norm", 0.72, 0.31)]
     made = list(over_natural(runs, "paper"))
     small = of(made, "mnist", "IG-NORM − NATURAL")
-    assert small.outcome == "reproduced"
+    assert small.outcome == "reproduced in part", "above 0, and less than half the paper's"
+    assert of(made, "mnist", "IG-SUM-NORM − NATURAL").outcome == "reproduced"
     assert small.found["topk"].value == pytest.approx(0.01)
     assert 0 < small.found["topk"].low < 0.01 < small.found["topk"].high < 0.02
     assert small.found["topk"].n == 200
     assert small.paper == {"topk": 0.2475, "kendall": 0.1083}
     verdict = judge(made)
-    assert verdict.outcome == "reproduced"
+    assert verdict.outcome == "reproduced in part"
     assert verdict.detail == (
-        " (2 of 2 comparisons, 6 not yet measured): TopK Inter. +1.00 to +26.00 points (paper +24.75 to +25.84 points),"
+        " (1 of 2 comparisons, 6 not yet measured): TopK Inter. +1.00 to +26.00 points (paper +24.75 to +25.84 points),"
         " Rank Corr. +0.0100 to +0.1300 (paper +0.1083 to +0.1353)"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from robattr.metrics.columns import COLUMN
 from robattr.reporting.groups import Group
@@ -105,8 +106,19 @@ def score_panels(group: Group, x: str) -> list[Panel]:
             ends = [stored.get(f"{key}_{end}") or () for end in ("low", "high")]
             known = ends if all(ends) and None not in (*ends[0], *ends[1]) else ()
             columns = (stored.get(x) or (), stored.get(key) or (), *known)
-            if points := [row for row in zip(*columns, strict=False) if None not in row]:
+            points = [row for row in zip(*columns, strict=False) if None not in row]
+            if points and x == "iterations" and (window := e.summary.get("window")):
+                points = _at_window_ends(points, window)
+            if points:
                 xs, ys, *interval = ([float(v) for v in column] for column in zip(*points, strict=True))
                 series.append(Series(run.name, xs, ys, style[run.name], *interval))
         panels.append(Panel(label, series))
     return panels
+
+
+def _at_window_ends(points: Sequence[tuple[float, ...]], window: int) -> list[tuple[float, ...]]:
+    """(iteration, score) of an attack that scores one iterate of each window: a score is known at the window's end."""
+    last = points[-1][0]
+    per_iteration = (ceil(last / window) - 1) / max(1, last - 1)
+    found = {min(last, window * (1 + round((t - 1) * per_iteration))): score for t, *score in points}
+    return [(end, *score) for end, score in found.items()]

@@ -46,7 +46,10 @@ ALL_FIT = all_fit(LOG_LINE)
 FORM = {
     "schema": int, "variant": str, "weights": TEXT, "config": CONFIG, "environment": ENVIRONMENT,
     "training": {"steps?": COUNT, "lines?": int, str: NUMBER}, "curve": {str: {str: [NUMBER]}}, "summary": SUMMARY,
-    "examples": {"id": [int], "label?": [COUNT], "predicted?": [COUNT], str: [(float, bool, None)]},
+    "examples": {
+        "id": [int], "label?": [COUNT], "predicted?": [COUNT], "attacks?": [({str: [NUMBER]}, None)],
+        str: [(float, bool, None)],
+    },
 }  # fmt: skip
 APPROACHES = {  # names of the methods, in the order of tables
     "natural": "NATURAL", "madry": "Madry et al.", "ig-norm": "IG-NORM", "ig-sum-norm": "IG-SUM-NORM",
