@@ -80,7 +80,7 @@ def reproduce(
     protocol: Protocol = "paper",
     set_: Set = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the training; each seed has its own runs.")] = 0,
-    workers: Annotated[int, typer.Option(min=1, help="Models at a time: several small ones fill a GPU better.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Models at a time: for several cores, or one GPU under MPS.")] = 1,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The folder to write into (default: runs/paper or runs/tuned).")
     ] = None,
