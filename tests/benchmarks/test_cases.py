@@ -104,6 +104,20 @@ def test_a_training_case_has_all_its_parts(small: Workload) -> None:
     assert 0 < precisions.rows[0][1] < 0.2
 
 
+def test_what_names_no_precision_is_measured_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own convolutions on a GPU are in tf32, whose rounding is as large as the errors of the nodes."""
+    found = []
+    monkeypatch.setattr(training, "_measured", lambda *_, **__: found.append(torch.backends.cudnn.allow_tf32))
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = True
+    try:
+        training.measure("mini", CPU, "tf32", rates=RATES, quick=True)
+        assert torch.backends.cudnn.allow_tf32
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+    assert found == [False]
+
+
 def test_an_ifia_case_agrees_with_the_port(small: Workload) -> None:
     case = ifia.measure("mini", CPU, "fp32", rates=RATES, quick=True)
     as_many, as_accurate = case.comparisons
