@@ -17,27 +17,27 @@ from typing import Any
 from robattr.evaluation.records import Rows, read
 from robattr.evaluation.scores import COMPARED
 from robattr.evaluation.summary import lowest
-from robattr.reporting.run_results import read_runs
+from robattr.reporting.run_results import RunResults, read_runs
 from robattr.reporting.tables import escape_markdown, grid
 
 NOTE = """\
-*alone* is the mean score under that attack, *adds* how much higher the worst case over all examples would be without it
-(top-k in points), *wins* the examples whose worst case it alone reaches (top-k, Kendall). An attack that adds nothing
-on any dataset leaves the schedule."""
+*Examples* are those that it ran on with the label kept, *alone* the mean score on them, *adds* how much higher the
+worst case over all examples would be without it (top-k in points), *wins* the examples whose worst case it alone
+reaches (top-k, Kendall). An attack that adds nothing on any dataset leaves the schedule."""
 
 
 @dataclass(frozen=True)
 class Contribution:
     """One attack. alone, adds and wins are (top-k, Kendall).
 
-    ran     examples that it ran on
-    alone   its mean score on them, where it kept the label
+    kept    examples that it ran on, with the label kept
+    alone   its mean score on them
     adds    how much the worst case over all examples would be higher without it
     wins    examples whose worst case it alone reaches
     """
 
     attack: str
-    ran: int
+    kept: int
     alone: tuple[float | None, float | None]
     adds: tuple[float, float]
     wins: tuple[int, int]
@@ -57,7 +57,8 @@ def contributions(records: Rows) -> list[Contribution]:
             alone.append(fmean(known) if known else None)
             adds.append(fmean(gaps))
             wins.append(sum(gap > 0 for gap in gaps))
-        found.append(Contribution(name, len(ran), (alone[0], alone[1]), (adds[0], adds[1]), (wins[0], wins[1])))
+        kept = sum(None not in pair for pair in ran)
+        found.append(Contribution(name, kept, (alone[0], alone[1]), (adds[0], adds[1]), (wins[0], wins[1])))
     return found
 
 
@@ -67,14 +68,33 @@ def _order(name: str, rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def section(title: str, records: Sequence[Mapping[str, Any]]) -> str:
-    """The table of one evaluation."""
+    """The table of one evaluation, under a heading."""
+    return f"### {escape_markdown(title)}\n\n{table(records)}"
+
+
+def table(records: Rows) -> str:
+    """A row for each attack."""
     rows = []
     for c in contributions(records):
         alone = ("–" if v is None else f"{100 * v:.2f}%" if at == 0 else f"{v:.4f}" for at, v in enumerate(c.alone))
         adds = f"{100 * c.adds[0]:.2f}", f"{c.adds[1]:.4f}"
-        rows.append([c.attack, str(c.ran), *alone, *adds, f"{c.wins[0]}, {c.wins[1]}"])
+        rows.append([c.attack, str(c.kept), *alone, *adds, f"{c.wins[0]}, {c.wins[1]}"])
     headings = ("Attack", "Examples", "TopK alone", "Rank alone", "TopK adds", "Rank adds", "Wins")
-    return f"### {escape_markdown(title)}\n\n{grid(headings, rows)}"
+    return grid(headings, rows)
+
+
+def by_dataset(runs: Sequence[RunResults]) -> str:
+    """A table for each dataset, of all evaluations by `strict` that recorded their attacks; "" without."""
+    parts = []
+    for dataset in dict.fromkeys(run.dataset for run in runs):
+        chosen = [(run, e) for run in runs if run.dataset == dataset for e in run.evaluations]
+        strict = [(run, e) for run, e in chosen if e.summary.get("protocol") == "strict"]
+        found = [(run, e) for run, e in strict if any(r.get("attacks") for r in e.records)]
+        if found:
+            names = ", ".join(f"{run.name} ({e.summary.get('map')})" for run, e in found)
+            parts.append(f"{escape_markdown(dataset)}: {escape_markdown(names)}, all examples together.")
+            parts.append(table([r for _, e in found for r in e.records]))
+    return "\n\n".join([*parts, NOTE]) if parts else ""
 
 
 def sections(paths: Sequence[Path]) -> Iterator[str]:

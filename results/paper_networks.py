@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from results import claims
+from results import ablation, claims
 from results.claims import ATTRIBUTION, TOLERATED, Measurement
 from results.sections import Member, end_of_training, figures, join, members, strict_table, warnings
 from robattr import recipes
@@ -33,13 +33,14 @@ TITLES = tuple(column.title for column in PAPERS)
 
 def section(runs: Sequence[RunResults], folder: Path) -> str:
     """The part; links and figures are relative to `folder`."""
-    strict, drawn = strict_table(runs), figures("paper", folder)
+    strict, added, drawn = strict_table(runs), ablation.by_dataset(runs), figures("paper", folder)
     return join(
         "## The paper's networks",
         INTRODUCTION,
         _claims(runs),
         _table("Integrated gradients (the paper's table 1)", runs, "ig", INTEGRATED_GRADIENTS),
         folded("The strict protocol, with the noise control", strict) if strict else "",
+        folded("What each attack of the strict protocol adds", added) if added else "",
         end_of_training(runs),
         _table("Simple gradient (the paper's table 3)", runs, "sg", SIMPLE_GRADIENT),
         _table_over_m(runs),

@@ -90,6 +90,17 @@ def test_converged_examples_leave(case) -> None:
     assert not poor.converged.any()
 
 
+def test_a_record_names_the_attacks_that_ran_on_its_example(case) -> None:
+    """Not those that ran only on others of its batch."""
+    few, protocol = slice(0, 4), replace(strict(LONGER), budget=1e9)
+    fell = sorted(found(case, replace(protocol, tolerance=2.0), few).falling.tolist())
+    protocol = replace(protocol, tolerance=(fell[0] + fell[-1]) / 2)  # some go on, others do not
+    together = found(case, protocol, few)
+    named = [list(together.about(b)["attacks"]) for b in range(4)]
+    assert named == [list(found(case, protocol, slice(b, b + 1)).about(0)["attacks"]) for b in range(4)]
+    assert min(map(len, named)) < max(map(len, named)) == len(together.each)
+
+
 def test_the_exhaustive_protocol_runs_every_attack_on_every_example(case) -> None:
     protocol = exhaustive(replace(TOY, steps=2, repeats=1))
     result = found(case, protocol, slice(0, 2))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from results.ablation import contributions, main, section
+from fake_runs import fake_results
+from results.ablation import by_dataset, contributions, main, section
 from results.strength import main as strength_main
 from results.strength import render
 
@@ -60,5 +62,18 @@ def test_an_attack_adds_what_the_others_do_not_reach() -> None:
     assert found["random"].adds == pytest.approx((0, 0.1 / 2))
     assert found["rank"].wins == (1, 0)
     assert found["rank"].alone == (0.5, 0.6)
-    assert found["rank"].ran == 2
+    assert found["rank"].kept == 1
     assert contributions([{"correct": True}]) == []
+
+
+def test_a_dataset_has_one_table_of_all_its_models() -> None:
+    runs = [fake_results(method, 0.5, 0.3) for method in ("madry", "ig-norm", "natural")]
+    assert by_dataset(runs) == ""
+    for i in (0, 1):
+        (e,) = runs[i].evaluations
+        hard = replace(e, records=tuple(RECORDS), summary={**e.summary, "protocol": "strict"})
+        runs[i] = replace(runs[i], evaluations=(e, hard))
+    text = by_dataset(runs)
+    assert "Madry et al. (ig), IG-NORM (ig), all examples together" in text
+    assert text.count("| rank 10-30 | 4 | 50.00% |") == 1
+    assert "NATURAL" not in text

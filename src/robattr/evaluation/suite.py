@@ -131,7 +131,7 @@ class WorstCase:
     """What the attacks of a protocol have found so far, per example; `add` takes what the next one finds.
 
     worst     the lowest value of every measure; map, attack, restart, iterate belong to the lowest Kendall
-    each      {attack: {measure: (B,)}}, NaN where it did not run or kept no prediction
+    each      {attack: {measure: (B,)}}, NaN where it did not run or kept no prediction; `ran` tells these apart
     curves    the lowest value so far of the COMPARED measures at the points of the curve over iterations
     walk      the iterates of the attack with the lowest Kendall (`AttackResult.walk`)
     noise     the scores under random noise
@@ -149,6 +149,7 @@ class WorstCase:
     walk: dict[str, Tensor]
     curves: dict[str, Tensor]
     each: dict[str, dict[str, Tensor]]
+    ran: dict[str, Tensor]
     vanished: Tensor
     flips: Tensor
     points: list[int]
@@ -170,6 +171,7 @@ class WorstCase:
             walk={key: values.clone() for key, values in base.walk.items()},
             curves={key: _curve(base, key, points) for key in COMPARED},
             each={"paper": _compared_of(base)},
+            ran={"paper": torch.ones_like(base.kept)},
             vanished=base.vanished,
             flips=base.flips,
             points=points,
@@ -193,12 +195,14 @@ class WorstCase:
         self.each[name] = {key: torch.full_like(self.worst[key], nan) for key in COMPARED}
         for key, values in _compared_of(found).items():
             self.each[name][key][at] = values
+        self.ran[name] = torch.zeros_like(self.kept)
+        self.ran[name][at] = True
 
     def about(self, b: int) -> dict[str, Any]:
         """The part of a record that only `strict` has."""
         if self.converged is None:
             return {}
-        each = {name: [_rounded(values[s][b]) for s in COMPARED] for name, values in self.each.items()}
+        each = {name: [_rounded(v[s][b]) for s in COMPARED] for name, v in self.each.items() if self.ran[name][b]}
         cost, done, fell = int(self.passes[b]), bool(self.converged[b]), round(float(self.falling[b]), 4)
         return {"attacks": each, "passes": cost, "converged": done, "falling": fell}
 
