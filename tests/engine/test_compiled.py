@@ -65,6 +65,16 @@ def test_a_graph_that_overwrites_or_moves_as_a_whole_stays_whole(at: set[int]) -
     assert split(graph, at) == (None, graph)
 
 
+def test_a_result_that_does_not_move_and_is_not_used_stays_where_it_is() -> None:
+    x, z, w = operands()
+
+    def apart(x: Tensor, z: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        return aten.convolution(x, w, None, [1], [1], [1], False, [0], 1), z + 1
+
+    graph = trace(apart, (x, z, w))[0]
+    assert split(graph, {1}) == (None, graph)
+
+
 def test_what_gives_only_a_shape_is_not_computed_first() -> None:
     """The loss at x is part of the value that the attack climbs, not of its gradient."""
     x, z, _ = operands()

@@ -166,8 +166,8 @@ def compiled(fn: Callable[..., Any], args: tuple[Any, ...], backend: Backend, *,
 def split(module: GraphModule, moving: set[int]) -> tuple[GraphModule | None, GraphModule]:
     """The graph as two: costly operations that do not depend on the inputs `moving`, and all others.
 
-    Both take all inputs; the second one also takes the results of the first, behind them. None where nothing is
-    costly, and in graphs that overwrite tensors.
+    Both take all inputs; the second one also takes the results of the first, behind them. None where the second one
+    needs nothing costly, and in graphs that overwrite tensors.
     """
     graph = module.graph
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
@@ -182,13 +182,13 @@ def split(module: GraphModule, moving: set[int]) -> tuple[GraphModule | None, Gr
             read.update(node.all_input_nodes)
     costly = [n for n in calls if n in read and n not in moved and _costly(n)]
     overwrites = any(isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable for n in calls)
-    if not moving or not costly or overwrites:
-        return None, module
     early = set(costly)
     for node in reversed(calls):
         if early.intersection(node.users):
             early.add(node)
     kept = [n for n in costly if isinstance(n.meta["val"], Tensor) and not early.issuperset(read.intersection(n.users))]
+    if not moving or not kept or overwrites:
+        return None, module
     return _graph_of(module, inputs, outputs=kept), _graph_of(module, [*inputs, *kept])
 
 
