@@ -40,12 +40,12 @@ from robattr.engine.compiled import (
     _keep_cache,
     check_close,
     inductor,
-    trace,
     traced,
     train_mode_differs,
 )
 from robattr.engine.numbers import numbers_of
 from robattr.engine.processes import World
+from robattr.engine.traced_graph import trace
 from robattr.errors import CompilationFellBack, InvalidInput
 from robattr.formula.neighbourhoods import Neighbourhood
 from robattr.formula.network import bind, gradient

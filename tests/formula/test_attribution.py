@@ -35,7 +35,7 @@ from robattr import (
     straight,
     total,
 )
-from robattr.engine.compiled import trace
+from robattr.engine.traced_graph import trace
 from robattr.errors import UnsupportedModel
 from robattr.formula.ascent import grad_and_value
 from robattr.formula.layers import Layer

@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 
 from robattr import IG, l1, midpoint
 from robattr.engine import precision
-from robattr.engine.compiled import trace
+from robattr.engine.traced_graph import trace
 from robattr.formula import convolution
 from robattr.formula.convolution import CustomDerivatives
 from robattr.formula.network import bind

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from robattr.engine.compiled import Compiled, split, trace, traced
+from robattr.engine.compiled import Compiled, traced
+from robattr.engine.traced_graph import split, trace
 
 aten = torch.ops.aten
 
