@@ -77,5 +77,5 @@ def test_the_time_of_an_audit_counts_its_passes(monkeypatch) -> None:
     climb = 4 * 10 + 2  # with the term that keeps the prediction
     several, one = 4 * (25 * climb + 7 * score), 25 * climb + 7 * score  # twins; every fourth iterate is scored
     harder = 10 * score + 2 * several + (suite.QUERIES + 1) * score + 2 * one
-    assert both == pytest.approx(10 * (2 * first + harder) + 2 * curve)
+    assert both == pytest.approx(10 * (first + harder) + 2 * curve)  # the attack of `paper` runs once
     assert torch.cuda.is_available() or cost.memory(torch.device("cpu")) > 2**20

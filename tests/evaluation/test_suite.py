@@ -8,11 +8,18 @@ import pytest
 import torch
 
 from evaluation_fixtures import IG, TOY
-from robattr.attacks import simple_gradient
+from robattr.attacks import IFIA, simple_gradient
+from robattr.attacks.walk import Walk
 from robattr.evaluation import paper, strict
 from robattr.evaluation.evaluate_batch import evaluate_batch
 from robattr.evaluation.protocol import exhaustive
-from robattr.evaluation.suite import attribution_attacks, noise_control, prediction_attacks, worst_case
+from robattr.evaluation.suite import (
+    PaperResults,
+    attribution_attacks,
+    noise_control,
+    prediction_attacks,
+    worst_case,
+)
 
 LONGER = replace(TOY, steps=8)
 RICH = replace(strict(LONGER), budget=9.0, tolerance=0.0)  # so that examples leave one by one
@@ -74,6 +81,35 @@ def test_the_first_round_fits_the_budget(dataset: str) -> None:
     first = [a.cost for a, s in zip(attacks[1:], p.attacks, strict=True) if s.round == 0]
     assert attacks[0].cost + sum(a.cost for a in predictions) + sum(first) <= 3 * papers, (papers, first)
     assert paper(dataset).budget > 3
+
+
+def test_strict_takes_what_paper_has_found(case, monkeypatch) -> None:
+    """The records are those of two evaluations on their own, and the attack of `paper` runs once."""
+    net, x, y = case
+    ids, ran = list(range(len(x))), []
+    settings = {"map": IG, "ids": ids, "first": 2}
+    protocols = LONGER, strict(LONGER)
+    alone = [evaluate_batch(net, x, y, protocol=p, **settings) for p in protocols]
+    monkeypatch.setattr(IFIA, "iterates", lambda self, rows: ran.append(self.start) or Walk(self, rows).iterates())
+    shared = PaperResults()
+    together = [evaluate_batch(net, x, y, protocol=p, shared=shared, **settings) for p in protocols]
+    assert ran.count("step") == 2  # with the noise of `paper`; those of `strict` start in the ball
+    assert ran.count("ball") > 0
+    assert [batch.records for batch in together] == [batch.records for batch in alone]
+    assert [batch.gallery.file for batch in together] == [batch.gallery.file for batch in alone]
+    assert len(shared) == 0
+
+
+def test_results_that_need_too_much_memory_are_not_kept(case) -> None:
+    net, x, y = case
+    attack = attribution_attacks(LONGER, net, IG, images=True)[0]
+    result = attack(x[:2], y[:2])
+    kept, full = PaperResults(room=result.bytes), PaperResults(room=result.bytes - 1)
+    for each in (kept, full):
+        each.keep([0, 1], result)
+    assert (len(kept), len(full)) == (1, 0)
+    assert kept.take([1, 0], x.device) is None
+    torch.testing.assert_close(kept.take([0, 1], x.device).map, result.map)
 
 
 def test_converged_examples_leave(case) -> None:

@@ -78,6 +78,17 @@ class AttackResult:
     history: dict[str, Tensor]
     walk: dict[str, Tensor]
 
+    def to(self, device: torch.device) -> AttackResult:
+        """The same on another device."""
+        return AttackResult(**{f.name: _moved(getattr(self, f.name), device) for f in fields(self)})
+
+    @property
+    def bytes(self) -> int:
+        """The memory of its tensors."""
+        values = [getattr(self, f.name) for f in fields(self)]
+        tensors = [t for value in values for t in (value.values() if isinstance(value, dict) else (value,))]
+        return sum(t.numel() * t.element_size() for t in tensors)
+
 
 def collect(steps: Iterable[Iterate], rows: Rows, *, restarts: int, places: Sequence[int]) -> AttackResult:
     """The result of the walk `steps`, with the iterates at `places` as frames; the first measure selects the point."""
@@ -119,6 +130,10 @@ def collect(steps: Iterable[Iterate], rows: Rows, *, restarts: int, places: Sequ
         history={name: torch.stack(values, dim=1) for name, values in history.items()},
         walk=_walk([frames[at] for at in places], chosen),
     )
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    return {key: t.to(device) for key, t in value.items()} if isinstance(value, dict) else value.to(device)
 
 
 def _walk(steps: Sequence[Iterate], rows: Tensor) -> dict[str, Tensor]:

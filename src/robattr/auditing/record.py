@@ -32,7 +32,7 @@ from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import discard_all
 from robattr.evaluation.resume_checks import digest_of_weights
 from robattr.evaluation.run import evaluate
-from robattr.evaluation.suite import attribution_attacks
+from robattr.evaluation.suite import PaperResults, attribution_attacks
 from robattr.formula.quadrature import MOST_NODES
 from robattr.reporting.run_results import RunResults, read_run
 from robattr.training.run_directory import RunDirectory, environment, read_config
@@ -189,6 +189,7 @@ def measure(
     x, y, ids = examples
     for map in settings.chosen_maps(data):
         values = _values(map, model, x[:1].to(world.device), y[:1].to(world.device))
+        shared = PaperResults() if len(settings.asked) > 1 else None
         for protocol in settings.protocols(data, values=values):
             evaluate(
                 model, x, y,
@@ -196,7 +197,7 @@ def measure(
                 precision=settings.precision, directions=settings.directions,
                 compiled=settings.compiled if map.guide is None else False,  # of another library: runs as it is
                 metadata={"run": folder.name, "classes": list(data.classes), "command": command},
-                watch=watch,
+                watch=watch, shared=shared,
             )  # fmt: skip
         if settings.certify:
             width = data.bounds[1] - data.bounds[0]

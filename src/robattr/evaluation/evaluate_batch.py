@@ -18,7 +18,14 @@ from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import Record
 from robattr.evaluation.resume_checks import label_probability, mass_centres
 from robattr.evaluation.scores import AGREEMENT, curve_points
-from robattr.evaluation.suite import WorstCase, attribution_attacks, measures, prediction_attacks, worst_case
+from robattr.evaluation.suite import (
+    PaperResults,
+    WorstCase,
+    attribution_attacks,
+    measures,
+    prediction_attacks,
+    worst_case,
+)
 from robattr.formula.network import second_order
 from robattr.metrics import kendall, tie_ceiling, topk_intersection
 
@@ -43,12 +50,14 @@ def evaluate_batch(
     batch: int | None = None,
     directions: str | None = None,
     first: int | None = None,
+    shared: PaperResults | None = None,
 ) -> Batch:
     """One record per example; they depend on the examples of the batch and the protocol alone.
 
     With a `source` the attacks use that net's gradients (a transfer attack). With `batch`, at least the number of
     examples, the attribution attack is compiled for that size. `directions`: the precision of its directions. `first`:
-    how many of the images a gallery shows as the first of the evaluation.
+    how many of the images a gallery shows as the first of the evaluation. `shared`: where `paper` leaves what its
+    attack found for `strict`.
     """
     with second_order(model), torch.no_grad():
         probability, predicted = label_probability(model, x, y)
@@ -91,9 +100,9 @@ def evaluate_batch(
         images, asked = x.dim() == 4, first is not None
         attacks = attribution_attacks(
             protocol, model, map, images=images, source=source, batch=batch, directions=directions,
-            frames=len(curve_points(protocol.steps)) if images and asked else 0,
+            frames=len(curve_points(protocol.steps)) if images and asked else 0, shared=shared is not None,
         )  # fmt: skip
-        found = worst_case(attacks, x[right], y[right], clean, ids=names, protocol=protocol)
+        found = worst_case(attacks, x[right], y[right], clean, ids=names, protocol=protocol, shared=shared)
         rows = attribution_scores(found, map, model, x[right], y[right], clean, ids=names, protocol=protocol)
         for b, row in zip(right.tolist(), rows, strict=True):
             records[b].update({**row, "diagnostics": {**records[b]["diagnostics"], **row["diagnostics"]}})

@@ -23,7 +23,7 @@ from robattr.evaluation.evaluate_batch import Batch, evaluate_batch
 from robattr.evaluation.example_set import ExampleSet
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import Record
-from robattr.evaluation.suite import attribution_attacks
+from robattr.evaluation.suite import PaperResults, attribution_attacks
 
 BATCH = (8, 512)  # fewest and most examples attacked together
 PAYS = 120.0  # seconds of an attack from which compiling it pays: that takes 20 to 150 s, and halves what follows
@@ -39,6 +39,7 @@ class Job(ExampleSet):
     directions: str | None = None
     watch: Watch = silent
     title: str = ""
+    shared: PaperResults | None = None
     paces: list[float] = field(default_factory=list)
     """Seconds per pass of each batch that was attacked."""
 
@@ -64,7 +65,8 @@ class Job(ExampleSet):
         galleries = [part.gallery for part in found if part.gallery is not None]
         shown = gallery.joined(galleries, [i for each in galleries for i in each.id.tolist()])
         records = [record for part in found for record in part.records]
-        if passes := sum(r.get("passes", self.passes) for r in records if r["kept"] is not None):
+        attacked = [r for r in records if r["kept"] is not None]
+        if passes := sum(r["passes"] - self.spared if "passes" in r else self.passes for r in attacked):
             self.paces.append((time.perf_counter() - began) / passes)
         return Batch(records, shown)
 
@@ -73,7 +75,7 @@ class Job(ExampleSet):
         early = len(set(ids) & set(sorted(self.ids)[: gallery.FIRST]))
         return evaluate_batch(
             self.model, x, y, ids=ids, protocol=self.protocol, map=self.map, source=self.source,
-            batch=self.compiled_for, directions=self.directions, first=early if walks else None,
+            batch=self.compiled_for, directions=self.directions, first=early if walks else None, shared=self.shared,
         )  # fmt: skip
 
     @property
@@ -96,9 +98,17 @@ class Job(ExampleSet):
 
     @cached_property
     def passes(self) -> int:
-        """Passes of the attacks on one example."""
-        attacks = [attack.shortened() if self.short else attack for attack in self.attacks()]
-        return attack_passes(self.protocol, attacks, images=self.x.dim() == 4)
+        """Passes of the attacks on one example that are still to be made."""
+        return attack_passes(self.protocol, self._costed, images=self.x.dim() == 4) - self.spared
+
+    @cached_property
+    def spared(self) -> int:
+        """Passes on one example that an evaluation under `paper` has made before."""
+        return self._costed[0].cost if self.protocol.strict and self.shared else 0
+
+    @property
+    def _costed(self) -> list[IFIA]:
+        return [attack.shortened() if self.short else attack for attack in self.attacks()]
 
     def seconds(self, passes: float) -> float:
         """How long so many passes take: as in the fastest batch so far, before the first as in a few gradients."""

@@ -39,7 +39,7 @@ from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import Record, append, begin, merge, read
 from robattr.evaluation.resume_checks import check_same, digest_of_weights
 from robattr.evaluation.scores import PROBED
-from robattr.evaluation.suite import prediction_attacks
+from robattr.evaluation.suite import PaperResults, prediction_attacks
 from robattr.evaluation.summary import check as check_summary
 from robattr.evaluation.summary import read as read_summary
 from robattr.evaluation.summary import sealed, summarise
@@ -70,6 +70,7 @@ def evaluate(
     compiled: bool | None = None,
     watch: Watch = silent,
     title: str | None = None,
+    shared: PaperResults | None = None,
 ) -> Evaluation:
     """Attack `model` on the examples x, y under `protocol`, for one kind of map, and summarise the scores.
 
@@ -82,6 +83,7 @@ def evaluate(
     watch      called with a title, what is done, all that is to be done, and its unit: of the examples, at first with
                those recorded before, then of the passes for the diagnostics
     title      of the evaluation, for `watch` (default: protocol and map)
+    shared     where `paper` leaves what its attack found, and `strict` on the same model, map and examples takes it
     """
     began = time.monotonic()
     check_kinds(model, x, y, protocol, map)
@@ -89,7 +91,7 @@ def evaluate(
         protocol = replace(protocol, N=map.nodes)
     names = list(range(len(x))) if ids is None else [int(i) for i in ids]
     directions, title = None if directions == precision else directions, title or f"{protocol.name} {map.name}"
-    job = Job(model, map, x, y.long(), names, protocol, source, compiled, directions, watch, title)
+    job = Job(model, map, x, y.long(), names, protocol, source, compiled, directions, watch, title, shared)
     with arithmetic(precision, job.device.type):
         check(model, x.to(job.device), y.to(job.device), job.ids, protocol, differentiated=source is None)
         if source is not None:

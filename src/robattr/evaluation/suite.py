@@ -68,11 +68,13 @@ def attribution_attacks(
     batch: int | None = None,
     directions: str | None = None,
     frames: int = 0,
+    shared: bool = False,
 ) -> list[IFIA]:
     """The attacks behind the attribution columns; with `batch`, compiled for that many examples.
 
     The paper's attack is the first in both protocols, with the same starts. So the candidates of `strict` include those
-    of `paper`, and its scores cannot be higher. All differentiate the map's coarse version; scores are of the map.
+    of `paper`, and its scores cannot be higher; `shared`: it has the measures of `strict` in both, so that one run
+    serves them. All differentiate the map's coarse version; scores are of the map.
     """
     p = protocol
     scores = measures(p, images=images)
@@ -87,7 +89,7 @@ def attribution_attacks(
         bounds=p.bounds,
         window=p.window,
         source=source,
-        measures=scores if p.strict else {name: scores[name] for name in ("kendall", "topk")},
+        measures=scores if p.strict or shared else {name: scores[name] for name in ("kendall", "topk")},
         seed=p.seed,
         frames=frames,
         batch=batch,
@@ -124,6 +126,30 @@ def _attack(harder: IFIA, attack: Attack, number: int) -> IFIA:
     aim = attack.aim if attack.aim in harder.measures else None
     steps = max(1, round(attack.share * harder.steps))
     return replace(seeded, beta=attack.betas, steps=steps, every=min(EVERY, steps), aim=aim)
+
+
+class PaperResults:
+    """What the paper's attack found on batches of examples, kept by an evaluation under `paper`, in the host's memory.
+
+    `strict` begins with the same attack: for the same model, map and examples it takes these results instead. Batches
+    that do not fit into `room` bytes are attacked again.
+    """
+
+    def __init__(self, room: int = 2**30) -> None:
+        self._room, self._kept = room, dict[tuple[int, ...], AttackResult]()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, ids: Sequence[int], found: AttackResult) -> None:
+        if found.bytes <= self._room:
+            self._room -= found.bytes
+            self._kept[tuple(ids)] = found.to(torch.device("cpu"))
+
+    def take(self, ids: Sequence[int], device: torch.device) -> AttackResult | None:
+        """The results of exactly these examples, once."""
+        found = self._kept.pop(tuple(ids), None)
+        return None if found is None else found.to(device)
 
 
 @dataclass
@@ -216,14 +242,26 @@ class WorstCase:
 
 
 def worst_case(
-    attacks: Sequence[IFIA], x: Tensor, y: Tensor, clean: Tensor, *, ids: Sequence[int], protocol: Protocol
+    attacks: Sequence[IFIA],
+    x: Tensor,
+    y: Tensor,
+    clean: Tensor,
+    *,
+    ids: Sequence[int],
+    protocol: Protocol,
+    shared: PaperResults | None = None,
 ) -> WorstCase:
     """Run the attacks round by round on the examples that have not converged and can afford them.
 
     Which attacks run on an example depends on its own scores and passes, never on other examples.
     """
     p, paper = protocol, attacks[0]
-    case = WorstCase.of_paper(paper(x, y, ids=ids, clean=clean), curve_points(p.steps))
+    first = shared.take(ids, x.device) if shared and p.strict else None
+    if first is None:
+        first = paper(x, y, ids=ids, clean=clean)
+        if shared is not None and not p.strict:
+            shared.keep(ids, first)
+    case = WorstCase.of_paper(first, curve_points(p.steps))
     short = paper.can_shorten(x)
     control, noise = noise_control(paper), None
     predictions = prediction_attacks(p, paper.source or paper.model)
