@@ -22,7 +22,7 @@ FILES = (
     *(ROOT / "results" / f"fashion-mnist-ig-norm-m10-seed0-{of}.json"
       for of in ("paper-ig", "paper-sg", "strict-v2-ig")),
     *(ROOT / "results" / "bench" / f"h200-{case}.json"
-      for case in ("mnist", "gtsrb", "flower", "ifia", "ifia-flower", "kendall", "scaling")),
+      for case in ("mnist", "fashion", "gtsrb", "flower", "ifia", "ifia-flower", "kendall", "scaling")),
     *(ROOT / "results" / "bench" / f"{name}.json" for name in ("cpu-2-cores", "agreement")),
 )  # fmt: skip
 
