@@ -15,7 +15,6 @@ from benchmarks.quadrature import Accuracy, Quadrature, fine_penalty
 from benchmarks.results import Case, Comparison, Side, Table
 from benchmarks.workloads import RECIPES, Workload, workload
 from robattr.engine import Step, precision
-from robattr.engine.precision import tuned
 from robattr.formula import PGD, Rho, Robust
 from robattr.formula.attribution import IG
 from robattr.formula.quadrature import midpoint, right
@@ -65,7 +64,7 @@ def compare_steps(
     optimizer, attack, ends = make_optimizer(theirs), work.port_attack(), port.right_ends(config.m)
 
     def baseline() -> None:
-        with precision("fp32", work.device.type), tuned():
+        with precision("fp32", work.device.type):
             optimizer.zero_grad()
             worst = attack(theirs.model, work.x, work.y, work.start)
             port.update(theirs.model, work.x, worst, work.y, weight=config.weight, points=ends)
