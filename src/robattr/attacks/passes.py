@@ -7,7 +7,7 @@ J is a loss of `losses`, or a change d(x, z) of the formula; then r is the clean
 
 A large network takes minutes to compile twice differentiated, so few functions serve all attacks (`compiled_gradient`,
 `compiled_map`). A loss needs the map alone: ∇_z J(S̃(z)) = (∂S̃/∂z)ᵀ v with v = ∂J/∂S̃, and so one function
-z, v ↦ (∂S̃/∂z)ᵀ v serves all losses and, β being a tensor, all twins.
+z, v ↦ (∂S̃/∂z)ᵀ v serves all losses. What a twin is, β and relative or not, are tensors: it serves all twins as well.
 """
 
 from __future__ import annotations
@@ -61,24 +61,28 @@ def map_and_logits(model: nn.Module, map: AttributionMap) -> MapAndLogits:
 def compiled_gradient(
     model: nn.Module, guide: AttributionMap, *, kind: str | Change, beta: float, keep: float, relative: bool = False
 ) -> AttackGradient:
-    """`attack_gradient` by two functions of the network, z, v ↦ (∂S̃/∂z)ᵀ v and z ↦ S̃(z)."""
+    """`attack_gradient` by functions of the network: z, v ↦ (∂S̃/∂z)ᵀ v, z ↦ S̃(z), and z ↦ ∇relu(margin(z))."""
     if not isinstance(kind, str):
         whole = partial(attack_gradient, model, guide, kind=kind, beta=beta, keep=keep, relative=relative)
         own: AttackGradient = compiled(model, (guide, kind, beta, keep, relative), whole)
         return own
     true, sign = beta == inf, LINEAR.get(kind)
-    pull = compiled(model, (guide, true, keep, relative), partial(_pulled, model, guide, true, keep, relative))
-    twin_map = compiled(model, (guide, true, relative), partial(_twin_map, model, guide, true, relative))
+    pull = compiled(model, ("pull", guide, true), partial(_pull, model, guide, true))
+    twin_map = compiled(model, ("map", guide, true), partial(_twin_map, model, guide, true))
+    hinge = compiled(model, "hinge", partial(_hinge, model))
 
     def gradient(z: Tensor, y: Tensor, reference: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-        sharpness = torch.full((), beta, dtype=z.dtype, device=z.device)
+        twin = [torch.full((), value, dtype=z.dtype, device=z.device) for value in (beta, float(relative))]
         if sign is not None:
-            found, value, hinge = pull(z, y, sign * reference, label, sharpness)
-            return found, value - hinge
-        s = twin_map(z, y, sharpness)
-        v, loss = grad_and_value(lambda s: LOSSES[kind](s, reference), allow_zero=True)(s)
-        found, _, hinge = pull(z, y, v * s[0].numel(), label, sharpness)
-        return found, loss - hinge
+            found, value = pull(z, y, sign * reference, *twin)
+        else:
+            s = twin_map(z, y, *twin)
+            v, value = grad_and_value(lambda s: LOSSES[kind](s, reference), allow_zero=True)(s)
+            found, _ = pull(z, y, v * s[0].numel(), *twin)
+        if keep:
+            back, passed = hinge(z, label)
+            found, value = found - keep * back, value - keep * passed
+        return found, value
 
     return gradient
 
@@ -97,37 +101,35 @@ def compiled_map(model: nn.Module, map: AttributionMap) -> MapAndLogits:
     return summed
 
 
-def _pulled(model: nn.Module, guide: AttributionMap, true: bool, keep: float, relative: bool) -> Callable[..., Any]:
-    """(∇_z mean_i S̃_i(z) v_i − hinge(z), the mean, the hinge), hinge = keep·relu(margin(z, label))."""
+def _pull(model: nn.Module, guide: AttributionMap, true: bool) -> Callable[..., tuple[Tensor, Tensor]]:
+    """(z, y, v, β, relative) ↦ (∇_z mean_i S̃_i(z) v_i, the mean)."""
     net = _constant(model)
 
-    def pull(z: Tensor, y: Tensor, v: Tensor, label: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        parts: list[Tensor] = []
-
-        def value(at: Tensor) -> Tensor:
-            twin = net if true else _twin(net, model, beta, relative=relative)
-            mean = (guide(twin, at, y) * v).flatten(1).mean(dim=1)
-            hinge = keep * margin(net, at, label).relu() if keep else torch.zeros_like(mean)
-            parts[:] = mean.detach(), hinge.detach()
-            return mean - hinge
-
-        found, _ = grad_and_value(value, allow_zero=True)(z)
-        return found, parts[0], parts[1]
+    def pull(z: Tensor, y: Tensor, v: Tensor, beta: Tensor, relative: Tensor) -> tuple[Tensor, Tensor]:
+        twin = net if true else _twin(net, model, beta, relative)
+        return grad_and_value(lambda at: (guide(twin, at, y) * v).flatten(1).mean(dim=1), allow_zero=True)(z)
 
     return pull
 
 
-def _twin_map(model: nn.Module, guide: AttributionMap, true: bool, relative: bool) -> Callable[..., Tensor]:
+def _hinge(model: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
+    """(z, label) ↦ (∇_z relu(margin(z, label)), relu(margin(z, label)))."""
+    net = _constant(model)
+    return lambda z, label: grad_and_value(lambda at: margin(net, at, label).relu(), allow_zero=True)(z)
+
+
+def _twin_map(model: nn.Module, guide: AttributionMap, true: bool) -> Callable[..., Tensor]:
+    """(z, y, β, relative) ↦ S̃(z)."""
     net = _constant(model)
 
-    def twin_map(z: Tensor, y: Tensor, beta: Tensor) -> Tensor:
-        return guide(net if true else _twin(net, model, beta, relative=relative), z, y).detach()
+    def twin_map(z: Tensor, y: Tensor, beta: Tensor, relative: Tensor) -> Tensor:
+        return guide(net if true else _twin(net, model, beta, relative), z, y).detach()
 
     return twin_map
 
 
-def _twin(net: Bound, model: nn.Module, beta: Tensor, *, relative: bool) -> Bound:
-    """The softplus twin of a bound network, at a β that the compiler does not know."""
+def _twin(net: Bound, model: nn.Module, beta: Tensor, relative: Tensor) -> Bound:
+    """The softplus twin of a bound network; the compiler knows neither β nor whether it is relative."""
     module = Smooth(model, beta, relative=relative)
     return Bound(module, net.parameters, net.buffers, affine_split(module))
 

@@ -37,10 +37,15 @@ def softplus(u: Tensor, beta: float | Tensor) -> Tensor:
     return F.softplus(u, beta, THRESHOLD)
 
 
-def relative_softplus(u: Tensor, beta: float | Tensor) -> Tensor:
-    """r·s(u/r), r = √(mean u²) of each example, a constant of the derivatives: positively homogeneous in u."""
+def relative_softplus(u: Tensor, beta: float | Tensor, relative: bool | Tensor = True) -> Tensor:
+    """r·s(u/r), r = √(mean u²) of each example, a constant of the derivatives: positively homogeneous in u.
+
+    `relative`, as a tensor, is 1 or 0; with 0, r = 1.
+    """
     inner = tuple(range(1, u.dim())) or None
     r = u.detach().square().mean(dim=inner, keepdim=True).sqrt().clamp_min(torch.finfo(u.dtype).tiny)
+    if isinstance(relative, Tensor):
+        r = r.pow(relative)
     return r * softplus(u / r, beta)
 
 
@@ -124,7 +129,7 @@ class Smooth(nn.Module):
 
     twin_of: nn.Module
 
-    def __init__(self, module: nn.Module, beta: float | Tensor, *, relative: bool) -> None:
+    def __init__(self, module: nn.Module, beta: float | Tensor, *, relative: bool | Tensor) -> None:
         flag = module.training
         self.__dict__["twin_of"] = module  # not registered: a child would prefix every name
         super().__init__()
@@ -141,8 +146,10 @@ class Smooth(nn.Module):
         self.twin_of.training = flag
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        rule = relative_softplus if self.twin_relative else softplus
-        with _Softened(partial(rule, beta=self.twin_beta)):
+        soft = partial(softplus, beta=self.twin_beta)
+        if isinstance(self.twin_relative, Tensor) or self.twin_relative:
+            soft = partial(relative_softplus, beta=self.twin_beta, relative=self.twin_relative)
+        with _Softened(soft):
             return self.twin_of(*args, **kwargs)
 
     def affine_split(self) -> AffineSplit | None:
