@@ -75,7 +75,8 @@ def test_the_time_of_an_audit_counts_its_passes(monkeypatch) -> None:
     curve = 3 * 10 * once  # on each of the ten, at three radii beside the protocol's
     assert paper == pytest.approx(10 * first + curve)
     climb = 4 * 10 + 2  # with the term that keeps the prediction
-    several, one = 4 * (25 * climb + 7 * score), 25 * climb + 7 * score  # twins; every fourth iterate is scored
-    harder = 10 * score + 2 * several + (suite.QUERIES + 1) * score + 2 * one
+    several, one = (n * (25 * climb + 3 * score) + (25 * n + 1) * screen for n in (4, 1))  # twins of 25 iterations
+    search = (suite.QUERIES + 2) * screen + -(-suite.QUERIES // 10) * score
+    harder = 10 * score + 2 * several + search + 2 * one
     assert both == pytest.approx(10 * (first + harder) + 2 * curve)  # the attack of `paper` runs once
     assert torch.cuda.is_available() or cost.memory(torch.device("cpu")) > 2**20

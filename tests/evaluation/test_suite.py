@@ -12,14 +12,9 @@ from robattr.attacks import IFIA, simple_gradient
 from robattr.attacks.walk import Walk
 from robattr.evaluation import paper, strict
 from robattr.evaluation.evaluate_batch import evaluate_batch
+from robattr.evaluation.paper_results import PaperResults
 from robattr.evaluation.protocol import exhaustive
-from robattr.evaluation.suite import (
-    PaperResults,
-    attribution_attacks,
-    noise_control,
-    prediction_attacks,
-    worst_case,
-)
+from robattr.evaluation.suite import attribution_attacks, noise_control, prediction_attacks, worst_case
 
 LONGER = replace(TOY, steps=8)
 RICH = replace(strict(LONGER), budget=9.0, tolerance=0.0)  # so that examples leave one by one

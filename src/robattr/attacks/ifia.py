@@ -52,9 +52,9 @@ class IFIA:
     keep              weight of the term −keep·relu(margin), which turns the ascent back where the prediction flips
     every             score every so many iterates, and the last one of each ascent
     window            above 1, if the map has a coarse version: that one gives the direction, and of so many successive
-                      iterates only the one with its lowest first measure is scored; `every` does not count then
-    directions        precision of the products that give the direction (tf32, bf16); None: the precision in use,
-                      which scores always have
+                      iterates only the one that it scores lowest (by `aim`) is scored; `every` does not count then
+    directions        precision of the products that lead the attack, its direction and the coarse scores (tf32, bf16);
+                      None: the precision in use, which scores always have
     source            the net that gives the gradients instead of `model` (a transfer attack)
     measures          scores of (clean, perturbed) maps, 1 = equal; the first one selects the iterate
     frames            how many of the scored iterates, evenly spread, `AttackResult.walk` has
@@ -187,9 +187,10 @@ class IFIA:
         A map of n nodes takes n forward and n backward passes, its gradient as many again, the label one.
         """
         gradient = 0 if self.kind in GRADIENT_FREE else 4 * self.guide.nodes + 2 * (self.keep > 0)
-        screen = (self.steps + 1) * (2 * self.screen.nodes + 1) if self.screen else 0  # the clean map too
-        scored = self.scored + (self.kind == "score")  # a search scores its start
-        climb = len(self.betas) * (self.steps * gradient + screen)
+        searched = self.kind == "score"  # a search looks at its start, too
+        screen = (len(self.betas) * self.steps + 1 + searched) * (2 * self.screen.nodes + 1) if self.screen else 0
+        scored = self.scored + (searched and not self.screen)
+        climb = len(self.betas) * self.steps * gradient + screen  # the clean map is screened as well
         return self.restarts * (climb + scored * (2 * self.map.nodes + 1))
 
     def rows(self, x: Tensor) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ class Walk:
     def __init__(self, attack: IFIA, rows: Rows) -> None:
         self.attack, self.rows = attack, rows
         self._map = attack.map_pass(attack.map)
+        self._screen = None if attack.screen is None else _Screen(attack, rows)
         self._last: Iterate | None = None
 
     @torch.no_grad()  # the decorator, unlike a `with`, does not leak into the caller between two yields
@@ -59,13 +60,12 @@ class Walk:
         reference = rows.x
         if isinstance(a.kind, str):
             reference = loss_reference(a.kind, rows.clean, partial(self._twin_map, beta), k=a.k, target=a.target)
-        inside = nullcontext if a.directions is None else partial(precision, a.directions, rows.x.device.type)
         build = passes.attack_gradient if a.batch is None else passes.compiled_gradient
-        with inside():
+        with reduced(a, rows):
             pulled = build(a.source or a.model, a.guide, kind=a.kind, beta=beta, keep=a.keep, relative=a.relative)
 
         def directed(z: Tensor) -> tuple[Tensor, Tensor]:
-            with inside():
+            with reduced(a, rows):
                 return pulled(z, rows.y, reference, rows.label)
 
         return directed
@@ -82,26 +82,26 @@ class Walk:
 
     def _scored(self, points: Iterator[Tensor]) -> Iterator[Iterate]:
         """The points of one ascent that are scored: every so many, or of each window the lowest by the coarse map."""
-        a, y = self.attack, self.rows.y
-        if a.screen is None:
+        a, y, screen = self.attack, self.rows.y, self._screen
+        if screen is None:
             for t, z in enumerate(points, start=1):
                 if t % a.every == 0 or t == a.steps:
                     yield replace(self.score(z), t=torch.full_like(y, t))
             return
-        coarse, measure = a.map_pass(a.screen), a.measures[a.first]
-        clean, done, each = coarse(self.rows.x, y)[0], 0, torch.arange(len(y), device=y.device)
+        done, each = 0, torch.arange(len(y), device=y.device)
         while window := list(islice(points, a.window)):
-            maps, logits = zip(*(coarse(z, y) for z in window), strict=True)
-            flipped = torch.stack([answer.argmax(dim=1) != self.rows.label for answer in logits])
-            scores = torch.stack([measure(clean, map) for map in maps]).masked_fill(flipped, inf).nan_to_num(inf)
-            lowest = scores.argmin(dim=0)
-            found = self.score(torch.stack(window)[lowest, each])
-            yield replace(found, t=done + 1 + lowest, flips=flipped.double().mean(dim=0))
+            found = [screen(z) for z in window]
+            kept = torch.stack([point.kept for point in found])
+            scores = torch.stack([point.scores[a.aim or a.first] for point in found])
+            lowest = scores.masked_fill(~kept, inf).nan_to_num(inf).argmin(dim=0)
+            best = self.score(torch.stack(window)[lowest, each])
+            yield replace(best, t=done + 1 + lowest, flips=(~kept).double().mean(dim=0))
             done += len(window)
+            screen.forget()
 
     def _climbed(self, z: Tensor) -> Tensor:
         """What a search climbs: minus the mean of the first two scores; −∞ where the prediction has changed."""
-        found = self.score(z)
+        found = self.score(z) if self._screen is None else self._screen(z)
         mean = torch.stack([score.double() for score in list(found.scores.values())[:2]]).mean(dim=0)
         return torch.where(found.kept, -mean, -inf).nan_to_num(-inf)
 
@@ -113,6 +113,47 @@ class Walk:
         source = a.source or a.model
         twin = source if beta == inf else smooth(source, beta, relative=a.relative)
         return a.guide(bind(twin).detach(), self.rows.x, self.rows.y)
+
+
+def reduced(attack: IFIA, rows: Rows) -> AbstractContextManager[None]:
+    """The precision of what leads the attack."""
+    return nullcontext() if attack.directions is None else precision(attack.directions, rows.x.device.type)
+
+
+class _Screened(NamedTuple):
+    x: Tensor
+    scores: dict[str, Tensor]
+    kept: Tensor
+
+
+class _Screen:
+    """Scores of the coarse map at the points of a window: the one an attack aims at, or those that a search climbs."""
+
+    def __init__(self, attack: IFIA, rows: Rows) -> None:
+        assert attack.screen is not None
+        names = list(attack.measures)[:2] if attack.kind == "score" else [attack.aim or attack.first]
+        self._measures = {name: attack.measures[name] for name in names}
+        self._attack, self._rows, self._pass = attack, rows, attack.map_pass(attack.screen)
+        self._known: dict[int, _Screened] = {}
+
+    def __call__(self, z: Tensor) -> _Screened:
+        if id(z) not in self._known:  # a search screens its trial before the walk does
+            map, logits = self._map_and_logits(z)
+            scores = {name: measure(self._clean, map) for name, measure in self._measures.items()}
+            self._known[id(z)] = _Screened(z, scores, logits.argmax(dim=1) == self._rows.label)
+        return self._known[id(z)]
+
+    def forget(self) -> None:
+        """The window is over."""
+        self._known.clear()
+
+    @cached_property
+    def _clean(self) -> Tensor:
+        return self._map_and_logits(self._rows.x)[0]
+
+    def _map_and_logits(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        with reduced(self._attack, self._rows):
+            return self._pass(z, self._rows.y)
 
 
 class _FirstStep:

@@ -28,11 +28,12 @@ from robattr.errors import CheckpointError, InvalidInput, nearest
 from robattr.evaluation import protocol as protocols
 from robattr.evaluation.checks import ModelProbe, require
 from robattr.evaluation.output_dir import OutputDir
+from robattr.evaluation.paper_results import PaperResults
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import discard_all
 from robattr.evaluation.resume_checks import digest_of_weights
 from robattr.evaluation.run import evaluate
-from robattr.evaluation.suite import PaperResults, attribution_attacks
+from robattr.evaluation.suite import attribution_attacks
 from robattr.formula.quadrature import MOST_NODES
 from robattr.reporting.run_results import RunResults, read_run
 from robattr.training.run_directory import RunDirectory, environment, read_config

@@ -14,18 +14,12 @@ from robattr.evaluation.diagnostics import completeness_gap, vanishing
 from robattr.evaluation.faithfulness import faithfulness
 from robattr.evaluation.gallery import Gallery, choose
 from robattr.evaluation.gallery_frames import frames
+from robattr.evaluation.paper_results import PaperResults
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import Record
 from robattr.evaluation.resume_checks import label_probability, mass_centres
 from robattr.evaluation.scores import AGREEMENT, curve_points
-from robattr.evaluation.suite import (
-    PaperResults,
-    WorstCase,
-    attribution_attacks,
-    measures,
-    prediction_attacks,
-    worst_case,
-)
+from robattr.evaluation.suite import WorstCase, attribution_attacks, measures, prediction_attacks, worst_case
 from robattr.formula.network import second_order
 from robattr.metrics import kendall, tie_ceiling, topk_intersection
 

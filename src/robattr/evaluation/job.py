@@ -21,9 +21,10 @@ from robattr.evaluation import gallery
 from robattr.evaluation.cost import SECOND_ORDER, attack_passes, seconds_per_pass
 from robattr.evaluation.evaluate_batch import Batch, evaluate_batch
 from robattr.evaluation.example_set import ExampleSet
+from robattr.evaluation.paper_results import PaperResults
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import Record
-from robattr.evaluation.suite import PaperResults, attribution_attacks
+from robattr.evaluation.suite import attribution_attacks
 
 BATCH = (8, 512)  # fewest and most examples attacked together
 PAYS = 120.0  # seconds of an attack from which compiling it pays: that takes 20 to 150 s, and halves what follows

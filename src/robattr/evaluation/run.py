@@ -35,11 +35,12 @@ from robattr.evaluation.faithfulness import SAME_CLASS, input_dependence
 from robattr.evaluation.flags import alarms, flags
 from robattr.evaluation.job import Job
 from robattr.evaluation.output_dir import OutputDir, provenance
+from robattr.evaluation.paper_results import PaperResults
 from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import Record, append, begin, merge, read
 from robattr.evaluation.resume_checks import check_same, digest_of_weights
 from robattr.evaluation.scores import PROBED
-from robattr.evaluation.suite import PaperResults, prediction_attacks
+from robattr.evaluation.suite import prediction_attacks
 from robattr.evaluation.summary import check as check_summary
 from robattr.evaluation.summary import read as read_summary
 from robattr.evaluation.summary import sealed, summarise

@@ -17,6 +17,7 @@ from robattr.attacks.losses import IMAGES_ONLY
 from robattr.attacks.maps import AttributionMap
 from robattr.attacks.pgd import PGDAttack
 from robattr.attacks.result import AttackResult, Measure
+from robattr.evaluation.paper_results import PaperResults
 from robattr.evaluation.protocol import Attack, Protocol
 from robattr.evaluation.scores import COMPARED, curve_points
 from robattr.formula.scalars import margin
@@ -25,7 +26,7 @@ from robattr.metrics import cosine, kendall, mass_center_displacement, spearman,
 NOISE_TRIES = 10
 QUERIES = 50  # of the search without gradients
 MARGIN_RESTARTS = 3
-EVERY = 4  # iterates of the strict attacks per scored one
+EVERY = 4  # iterates of the strict attacks per scored one, where the map has no coarse version
 
 
 def measures(protocol: Protocol, *, images: bool) -> dict[str, Measure]:
@@ -104,7 +105,6 @@ def attribution_attacks(
         adaptive=True,
         relative=True,
         keep=p.keep,
-        window=1,
     )
     return [base, *(_attack(harder, a, i) for i, a in enumerate(schedule(p, images=images), start=1))]
 
@@ -119,37 +119,13 @@ def noise_control(paper: IFIA) -> IFIA:
 
 def _attack(harder: IFIA, attack: Attack, number: int) -> IFIA:
     if attack.kind == "random":  # the control, counted among the attacks
-        return replace(harder, kind="random", alpha=harder.eps, steps=NOISE_TRIES, keep=0.0)
+        return replace(harder, kind="random", alpha=harder.eps, steps=NOISE_TRIES, keep=0.0, window=1)
     seeded = replace(harder, kind=attack.kind, seed=harder.seed + number)
     if attack.kind == "score":
         return replace(seeded, steps=QUERIES, keep=0.0)
     aim = attack.aim if attack.aim in harder.measures else None
     steps = max(1, round(attack.share * harder.steps))
     return replace(seeded, beta=attack.betas, steps=steps, every=min(EVERY, steps), aim=aim)
-
-
-class PaperResults:
-    """What the paper's attack found on batches of examples, kept by an evaluation under `paper`, in the host's memory.
-
-    `strict` begins with the same attack: for the same model, map and examples it takes these results instead. Batches
-    that do not fit into `room` bytes are attacked again.
-    """
-
-    def __init__(self, room: int = 2**30) -> None:
-        self._room, self._kept = room, dict[tuple[int, ...], AttackResult]()
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def keep(self, ids: Sequence[int], found: AttackResult) -> None:
-        if found.bytes <= self._room:
-            self._room -= found.bytes
-            self._kept[tuple(ids)] = found.to(torch.device("cpu"))
-
-    def take(self, ids: Sequence[int], device: torch.device) -> AttackResult | None:
-        """The results of exactly these examples, once."""
-        found = self._kept.pop(tuple(ids), None)
-        return None if found is None else found.to(device)
 
 
 @dataclass
