@@ -59,7 +59,7 @@ def taught(net: nn.Module, x: Tensor, y: Tensor, *, steps: int = 25) -> nn.Modul
 
 
 def factory() -> nn.Module:
-    """For `--model audit_fixtures:factory`: the same network in every process, and the same random state after it."""
+    """For `audit_fixtures:factory`: the same network in every process, and the same random state after it."""
     net = deepcopy(_factory())
     torch.manual_seed(3)
     return net

@@ -118,9 +118,9 @@ from robattr.objectives import natural as rho
     [
         "evaluate . --examples 1",
         "evaluate fashion-mini.safetensors --data fashion-mini --transfer . --examples 1",
-        "audit --model . --data fashion-mini --examples 1",
-        "harden --model . --data fashion-mini --examples 1",
-        "doctor --model .",
+        "audit . --data fashion-mini --examples 1",
+        "harden . --data fashion-mini --examples 1",
+        "doctor .",
         "train --out . --fresh",
         "train --config config.json --out elsewhere",
         "sweep --config config.json --over m=2 --out elsewhere",
@@ -168,7 +168,7 @@ def test_files_with_an_earlier_name_of_a_network_are_read(old: str, new: str, tm
     ("config", "message"),
     [
         ({"method": "audit"}, "is an audit and has no weights of the audited model: use robattr audit"),
-        ({"recipe": "harden"}, "use robattr audit --model FACTORY --weights"),
+        ({"recipe": "harden"}, "use robattr audit FACTORY --weights"),
         ({}, "has no weights yet: finish it with robattr train --out"),
     ],
 )

@@ -92,7 +92,7 @@ def open_run(
 
 
 def _remedy(model: str, directory: RunDirectory) -> str:
-    return f"name it yourself (robattr audit --model {model} --weights {directory.weights})"
+    return f"name it yourself (robattr audit {model} --weights {directory.weights})"
 
 
 def _data(config: TrainConfig | None, dataset: str | None, data_dir: str | Path | None, *, of: str | Path) -> Dataset:
@@ -140,7 +140,7 @@ def _trained(directory: RunDirectory) -> TrainConfig:
     )
     if found.get("recipe") == "harden":
         raise InvalidInput(
-            f"{path} was hardened from a model that it does not contain: use robattr audit --model FACTORY "
+            f"{path} was hardened from a model that it does not contain: use robattr audit FACTORY "
             f"--weights {directory.weights}"
         )
     config = _parsed(found)

@@ -38,13 +38,13 @@ def test_ctrl_c_says_that_the_same_command_continues(place: Path, monkeypatch) -
         raise KeyboardInterrupt
 
     monkeypatch.setattr("robattr.auditing.record.evaluate", interrupted)
-    said = run("audit", "--model", "audit_fixtures:factory", "--data", "images", "--device", "cpu", "--points", "2")
+    said = run("audit", "audit_fixtures:factory", "--data", "images", "--device", "cpu", "--points", "2")
     assert said.exit_code == 130, said.output
     assert "the same command continues" in said.output
 
 
 def test_the_audit_command(place: Path) -> None:
-    model = ("--model", "audit_fixtures:blank", "--weights", "weights.safetensors")
+    model = ("audit_fixtures:blank", "--weights", "weights.safetensors")
     small = ("--iterations", "1", "--points", "2", "--examples", "6", "--device", "cpu", "--protocol", "paper")
     said = run("audit", *model, "--data", "images", "--mean", "0,0,0", "--std", "1,1,1", *small)
     assert said.exit_code == 0, said.output
@@ -64,15 +64,15 @@ def test_the_audit_command(place: Path) -> None:
 
 
 def test_the_doctor_command(place: Path) -> None:
-    good = run("doctor", "--model", "audit_fixtures:factory", "--data", "images", "--device", "cpu", "--batch", "2")
+    good = run("doctor", "audit_fixtures:factory", "--data", "images", "--device", "cpu", "--batch", "2")
     assert good.exit_code == 0, good.output
     assert "second derivatives exist" in good.output
     for shape in ("3,8,8.5", "abc", "0,8,8"):
-        wrong = run("doctor", "--model", "audit_fixtures:factory", "--shape", shape)
+        wrong = run("doctor", "audit_fixtures:factory", "--shape", shape)
         assert "whole numbers such as 3,224,224" in str(wrong.exception)
-    both = run("doctor", "--model", "audit_fixtures:factory", "--data", "images", "--shape", "3,8,8", "--device", "cpu")
+    both = run("doctor", "audit_fixtures:factory", "--data", "images", "--shape", "3,8,8", "--device", "cpu")
     assert "leave one of them out" in both.output
-    bad = run("doctor", "--model", "audit_fixtures:probable", "--shape", "3,8,8", "--device", "cpu")
+    bad = run("doctor", "audit_fixtures:probable", "--shape", "3,8,8", "--device", "cpu")
     assert bad.exit_code == 1
     assert "drop the softmax" in bad.output
 
@@ -91,11 +91,11 @@ def test_a_run_of_the_users_own_network_is_rebuilt_by_its_factory(place: Path) -
 
 def test_a_model_without_its_factory_is_explained(place: Path) -> None:
     for name in ("audit_fixtures", "my.package", "missing.safetensors"):
-        assert f"{name}:factory" in str(run("doctor", "--model", name).exception)
+        assert f"{name}:factory" in str(run("doctor", name).exception)
 
 
 def test_the_harden_command(place: Path) -> None:
-    model = ("--model", "audit_fixtures:factory", "--data", "images", "--device", "cpu")
+    model = ("audit_fixtures:factory", "--data", "images", "--device", "cpu")
     words = ("harden", *model, "--objective", "ig-norm", "--eps", "8/255", "--held-out", "0.25")
     small = ("--steps", "1", "--batch", "4", "--iterations", "1", "--points", "2", "--examples", "4")
     said = run(*words, *small, "--set", "attack_steps=1", "--set", "m=2", "--freeze", "stem")
@@ -112,7 +112,7 @@ def test_weights_hardened_behind_a_preprocessing_are_refused_without_it(place: P
     save_model(factory(), place / "model.safetensors")
     (place / "preprocessing.json").write_text('{"mean": [0.5], "std": [0.2]}')
     for command in ("audit", "harden", "doctor"):
-        words = (command, "--model", "audit_fixtures:factory", "--data", "images", "--weights", "model.safetensors")
+        words = (command, "audit_fixtures:factory", "--data", "images", "--weights", "model.safetensors")
         assert "--mean and --std in preprocessing.json" in str(run(*words).exception)
     assert run("doctor", *words[1:], "--mean", "0.5", "--std", "0.2", "--device", "cpu").exit_code == 0
     assert run("doctor", *words[1:], "--mean", "0.5,0.5,0.5", "--std", "0.2", "--device", "cpu").exit_code == 0
@@ -126,6 +126,6 @@ def test_weights_that_carry_code_are_refused(place: Path) -> None:
             return (os.mkdir, (str(place / "owned"),))
 
     torch.save({"stem.weight": Evil()}, place / "evil.pt")
-    said = run("audit", "--model", "audit_fixtures:blank", "--weights", "evil.pt", "--data", "images")
+    said = run("audit", "audit_fixtures:blank", "--weights", "evil.pt", "--data", "images")
     assert "refused" in str(said.exception)
     assert not (place / "owned").exists()

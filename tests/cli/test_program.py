@@ -95,7 +95,7 @@ def test_every_parameter_is_explained_and_out_has_one_short_name() -> None:
     ("words", "said"),
     [
         (["evaluate"], "Missing argument 'RUN': A run directory, a weights file, or a model of the zoo"),
-        (["audit", "--model", "m:f"], "Missing option '--data': A folder with one folder of images per class"),
+        (["audit", "m:f"], "Missing option '--data': A folder with one folder of images per class"),
     ],
 )
 def test_what_is_missing_is_explained(words: list[str], said: str) -> None:
@@ -123,7 +123,7 @@ def test_the_shell_completes_commands_flags_and_names(tmp_path, monkeypatch) -> 
     assert complete("reproduce", "figure") == ["figure1", "figure2"]
     assert complete("reproduce", "table1", "--datasets", "mnist,gt") == ["mnist,gtsrb"]
     assert complete("audit", "--data", "flo") == ["flower"]
-    assert complete("doctor", "--model", "mni")[0] == "mnist/"
+    assert complete("doctor", "mni")[0] == "mnist/"
 
 
 def test_names_are_completed_without_torch() -> None:

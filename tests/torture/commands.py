@@ -23,7 +23,6 @@ SHORT = [
 ]
 CPU = ["--device", "cpu"]
 AUDIT = [
-    "--model",
     "audit_fixtures:factory",
     "--data",
     "images",

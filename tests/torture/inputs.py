@@ -49,7 +49,7 @@ FILES = {
     "config.json": [["train", "--config", "config.json", "--dry-run"]],
     "sweep/lr=0.01/sweep.json": [["sweep", RUN, *SHORT, *CPU, "--set=steps=1", "--over", "lr=0.01", "--examples", "0",
                                   "--out", "sweep"]],
-    "images/a/0.png": [["audit", "--model", "audit_fixtures:factory", "--data", "images", "--examples", "4",
+    "images/a/0.png": [["audit", "audit_fixtures:factory", "--data", "images", "--examples", "4",
                         "--iterations", "1", "--points", "2", "--protocol", "paper", *CPU, "-o", "page.html"]],
 }  # fmt: skip
 SEALED = (f"{RECORDS}.json", f"{RECORDS}.jsonl", "published.json")  # whose content has a digest

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 Model = Annotated[
     str,
-    typer.Option(
+    typer.Argument(
+        metavar="MODEL",
         help="Your model as package.module:factory, a function without arguments, which is imported and called. Or a "
         "run directory, a .safetensors file or a model of the zoo.",
         autocompletion=known_runs,

@@ -11,7 +11,7 @@ import typer
 from robattr._progress import Watching, say
 from robattr._text import duration, interval, number, numbers, printable
 from robattr.cli import audit as own_model
-from robattr.cli._options import DataDir, Device, Fresh, Trust, known_runs, leads, typed_command
+from robattr.cli._options import DataDir, Device, Fresh, Trust, leads, typed_command
 from robattr.cli._tables import show_table, show_text
 
 if TYPE_CHECKING:
@@ -24,14 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def certify(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A run directory, a .safetensors file, a model of the zoo, or package.module:factory.",
-            autocompletion=known_runs,
-        ),
-    ],
+    model: own_model.Model,
     data: own_model.Data,
     maps: own_model.Maps = "ig",
     sigma: Annotated[
