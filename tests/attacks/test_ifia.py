@@ -34,10 +34,12 @@ from robattr.formula.change import displacement
 from robattr.formula.network import Model, second_order
 from robattr.formula.quadrature import midpoint
 from robattr.formula.sizes import l2, power
-from robattr.metrics import mass_center_displacement
+from robattr.metrics import kendall, mass_center_displacement, topk_intersection
 from robattr.models import resnet
 
 N, K, EPS, ALPHA, STEPS = 5, 9, 0.1, 0.02, 8
+BOTH = {"kendall": kendall, "topk": partial(topk_intersection, k=K)}
+SCREENED = replace(integrated_gradients(3), coarse=simple_gradient())
 
 
 class Net(nn.Module):
@@ -544,6 +546,32 @@ def test_of_a_window_the_iterate_with_the_lowest_coarse_score_is_scored(case) ->
     assert torch.equal(replace(attack, window=3)(x, y).history["kendall"], exact.history["kendall"])
 
 
+@pytest.mark.parametrize("kind", ["soft_topk", "score"])
+def test_what_a_window_is_screened_by_is_what_the_attack_looks_for(case, kind: str) -> None:
+    """Screened by the map itself, an attack finds its lowest score where it finds it with every iterate scored."""
+    net, x, y = case
+    fine, aim = integrated_gradients(N), "kendall" if kind == "score" else "topk"
+    attack = IFIA(net, EPS, ALPHA, 9, k=K, kind=kind, map=fine, measures=BOTH, aim=aim, start="ball")
+    every, screened = attack(x, y), replace(attack, map=replace(fine, coarse=fine), window=3)(x, y)
+    assert torch.equal(screened.worst[aim], every.worst[aim])
+    assert (every.worst[aim] < 1).any()
+    assert screened.history[aim].shape[1] == 3
+
+
+def test_a_search_climbs_the_coarse_score(case) -> None:
+    net, x, y = case
+    passed: list[int] = []
+
+    def counted(map: AttributionMap) -> AttributionMap:
+        return replace(map, of=lambda model, z, label: passed.append(map.nodes) or map.of(model, z, label))
+
+    fine = replace(counted(integrated_gradients(N)), coarse=counted(integrated_gradients(2)))
+    attack = IFIA(net, EPS, ALPHA, 9, k=K, kind="score", map=fine, window=3, measures=BOTH, start="ball")
+    list(attack.iterates(rows_of(attack, x, y, restart=0)))
+    assert passed.count(2) == 1 + 1 + 9  # x, the start, each trial once
+    assert passed.count(N) == 1 + 3  # x, and one of each window
+
+
 def test_a_search_needs_no_gradient(case) -> None:
     """Neither the map nor the logits can be differentiated in x."""
     net, x, y = case
@@ -596,9 +624,11 @@ class Counting(torch.autograd.Function):
         {"beta": (2.0, inf), "keep": 0.1, "every": 3, "adaptive": True},
         {"kind": "random"},
         {"kind": "score"},
-        {"map": replace(integrated_gradients(3), coarse=simple_gradient()), "window": 3, "restarts": 2},
+        {"map": SCREENED, "window": 3, "restarts": 2},
+        {"map": SCREENED, "window": 3, "beta": (2.0, inf), "keep": 0.1, "adaptive": True},
+        {"map": SCREENED, "window": 3, "kind": "score"},
     ],
-    ids=["one", "restarts", "twins", "random", "score", "window"],
+    ids=["one", "restarts", "twins", "random", "score", "window", "window, twins", "window, score"],
 )
 def test_the_cost_is_the_number_of_passes(change) -> None:
     class Counted(nn.Module):
