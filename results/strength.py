@@ -27,7 +27,8 @@ from robattr.attacks.ifia import IFIA
 from robattr.attacks.maps import integrated_gradients, orderable, saliency
 from robattr.engine.files import write_atomically
 from robattr.evaluation.protocol import Protocol, for_dataset, strict
-from robattr.evaluation.suite import attribution_attacks, schedule, worst_case
+from robattr.evaluation.suite import attribution_attacks, schedule
+from robattr.evaluation.worst_case import worst_case
 from robattr.formula.change import Change
 from robattr.formula.neighbourhoods import LinfBall
 from robattr.formula.network import second_order

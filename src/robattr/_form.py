@@ -2,7 +2,7 @@
 
 A form is a type (int, float, str, bool, dict, list), None, [form] for a list, {str: form} for an object,
 {"key": form, "key?": form} for an object with at least these keys (those with ? may be missing; str is for all others),
-or several forms in a tuple, one of which must fit. Numbers are finite, integers below 2⁶³.
+or a tuple of forms, of which the value must have one. Numbers are finite, integers below 2⁶³.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from robattr.evaluation import paper, strict
 from robattr.evaluation.evaluate_batch import evaluate_batch
 from robattr.evaluation.paper_results import PaperResults
 from robattr.evaluation.protocol import exhaustive
-from robattr.evaluation.suite import attribution_attacks, noise_control, prediction_attacks, worst_case
+from robattr.evaluation.suite import attribution_attacks, noise_control, prediction_attacks
+from robattr.evaluation.worst_case import worst_case
 
 LONGER = replace(TOY, steps=8)
 RICH = replace(strict(LONGER), budget=9.0, tolerance=0.0)  # so that examples leave one by one

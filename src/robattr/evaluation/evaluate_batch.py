@@ -19,7 +19,8 @@ from robattr.evaluation.protocol import Protocol
 from robattr.evaluation.records import Record
 from robattr.evaluation.resume_checks import label_probability, mass_centres
 from robattr.evaluation.scores import AGREEMENT, curve_points
-from robattr.evaluation.suite import WorstCase, attribution_attacks, measures, prediction_attacks, worst_case
+from robattr.evaluation.suite import attribution_attacks, measures, prediction_attacks
+from robattr.evaluation.worst_case import WorstCase, worst_case
 from robattr.formula.network import second_order
 from robattr.metrics import kendall, tie_ceiling, topk_intersection
 
