@@ -1,7 +1,7 @@
 """Audits of torchvision's ResNet-50 and ViT-B/16 at 224², fitted for a moment to the embedded images.
 
-Minutes of `robattr.audit` by default settings, with everything that it does, beside what `doctor` had estimated, and
-the second-order passes a second of the compiled attack.
+Minutes of `robattr.audit` by default settings, with everything that it does, compilation included, beside what `doctor`
+had estimated; then the second-order passes a second of the compiled attack, and where their time goes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
-from benchmarks.bars import AUDITS
-from benchmarks.measure import timed
+from benchmarks.bars import AUDITS, SPENT
+from benchmarks.measure import profiled, timed
 from benchmarks.results import Case, Table
 from benchmarks.workloads import fit, images
 from robattr import audit
@@ -35,7 +35,7 @@ SIZE, CLASSES = 224, 10
 
 
 def measure(name: str, device: torch.device, *, protocol: ProtocolName, quick: bool) -> Case:
-    """One network: passes a second in bf16, and an audit under `protocol`, "paper" or "both"."""
+    """One network: an audit under `protocol`, "paper" or "both", and on a GPU the passes a second in bf16."""
     import torchvision
 
     torch.manual_seed(0)
@@ -48,10 +48,7 @@ def measure(name: str, device: torch.device, *, protocol: ProtocolName, quick: b
     with torch.no_grad():
         right = torch.cat([model(part).argmax(1) for part in x.split(32)]) == y
     x, y = x[right][:examples].cpu(), y[right][:examples].cpu()  # only these are attacked
-    rows: list[tuple[str | float, ...]] = []
     wrapped, _ = wrap(model, device=device)
-    if device.type == "cuda":
-        rows.append(("second-order passes, compiled, bf16", passes_per_second(wrapped, x, y, device), 0.0))
     arithmetic, _ = choose(wrapped, [integrated_gradients()], x.to(device), y.to(device), "auto")
     with precision(arithmetic, device.type):  # as `doctor` does
         each = seconds_per_pass(wrapped, x[:1].to(device), y[:1].to(device))
@@ -69,13 +66,23 @@ def measure(name: str, device: torch.device, *, protocol: ProtocolName, quick: b
         )  # fmt: skip
         reached[protocol] = time.perf_counter()  # with the page
     asked = {"paper": paper, "both": both}
-    rows += [(name, (reached[name] - begun) / 60, asked[name] / 60) for name in asked if name in reached]
+    rows: list[tuple[str | float, ...]] = [
+        (name, (reached[name] - begun) / 60, asked[name] / 60) for name in asked if name in reached
+    ]
+    spent: dict[str, float] = {}
+    if device.type == "cuda":
+        rate, spent = passes_per_second(wrapped, x, y, device)
+        rows.append(("second-order passes, compiled, bf16", rate, 0.0))
     setting = f"{len(x)} images of 3×{SIZE}×{SIZE}, {sum(p.numel() for p in model.parameters()):,} parameters"
-    return Case(name, setting, (), (Table(AUDITS, ("what", "value", "estimate"), tuple(rows)),), notes=made.notes)
+    tables = (
+        Table(AUDITS, ("what", "value", "estimate"), tuple(rows)),
+        Table(SPENT, ("kind", "share"), tuple(spent.items())),
+    )
+    return Case(name, setting, (), tables, notes=made.notes)
 
 
-def passes_per_second(model: nn.Module, x: Tensor, y: Tensor, device: torch.device) -> float:
-    """Second-order image passes a second of an audit's attack on IG, with ten nodes in bf16."""
+def passes_per_second(model: nn.Module, x: Tensor, y: Tensor, device: torch.device) -> tuple[float, dict[str, float]]:
+    """Second-order image passes a second of an audit's attack on IG, with ten nodes in bf16; {kind: share of time}."""
     map = integrated_gradients()
     attack = IFIA(model, 0.1, 0.01, 10, map=map, restarts=3, batch=BATCH[1], window=2)
     guide, rows = map.coarse, attack.rows(x[:1].to(device))
@@ -86,4 +93,5 @@ def passes_per_second(model: nn.Module, x: Tensor, y: Tensor, device: torch.devi
         mask = torch.zeros(len(x), SIZE, SIZE, device=device)
         mask[:, : SIZE // 10] = 1
         (found,) = timed(lambda: gradient(x, y, mask, y), device=device)
-    return 1e3 * len(x) * guide.nodes / found.ms
+        spent = profiled(lambda: gradient(x, y, mask, y), device)
+    return 1e3 * len(x) * guide.nodes / found.ms, spent
