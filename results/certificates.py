@@ -91,6 +91,7 @@ CASES = (
     Case("fashion-mnist/madry-tuned", examples=25),
     Case("fashion-mnist/ig-sum-norm-tuned", examples=25),
     Case("gtsrb/madry", examples=25, weights="results/in_progress/gtsrb-madry"),
+    Case("gtsrb/ig-sum-norm", examples=25),
     Case("gtsrb/madry-tuned", examples=25),
     Case("gtsrb/ig-norm-tuned", examples=25),
     Case("gtsrb/ig-sum-norm-tuned", examples=25),
