@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -403,10 +402,19 @@ def test_compiled_functions_give_the_gradient_of_every_loss_and_twin(
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
-def test_all_twins_of_a_protocol_share_their_compiled_functions(case, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("activation", "functions"), [(nn.ReLU, 5), (nn.GELU, 4)])
+def test_twins_of_a_protocol_share_their_compiled_functions(
+    monkeypatch: pytest.MonkeyPatch, activation: type[nn.Module], functions: int
+) -> None:
+    """The map, the relative twins', the gradient of that, the term that keeps the prediction, the paper's gradient.
+
+    A network without ReLUs is its own twin.
+    """
     made: list[str] = []
     monkeypatch.setattr(passes, "Compiled", lambda fn, name: made.append(name) or fn)
-    net, x, y = deepcopy(case[0]), *case[1:]  # nothing is compiled for it yet
+    torch.manual_seed(0)
+    net = conv(activation()).eval()
+    x, _, y = (t.float() if t.is_floating_point() else t for t in images())
     maps = [integrated_gradients(20), integrated_gradients(20).coarse]
     with torch.no_grad(), second_order(net):
         for map in maps:
@@ -421,7 +429,16 @@ def test_all_twins_of_a_protocol_share_their_compiled_functions(case, monkeypatc
                 passes.compiled_gradient(net, maps[1], kind=kind, beta=beta, keep=0.1, relative=True)(
                     x, y, reference, y
                 )
-    assert len(made) == 4  # the map, its twin's, the gradient of that, and the term that keeps the prediction
+    assert len(made) == functions
+
+
+def test_attacks_without_gradients_run_in_the_batches_of_the_papers(case) -> None:
+    """Nothing is differentiated in z, so a fine map takes no smaller ones; another size is another compilation."""
+    net, x, _ = case
+    paper = IFIA(net, EPS, ALPHA, 2, map=integrated_gradients(100), restarts=3, window=10, batch=512)
+    for kind in ("random", "score"):
+        assert replace(paper, kind=kind, restarts=1, window=1).rows(x) == paper.rows(x)
+    assert replace(paper, window=1).rows(x) < paper.rows(x)
 
 
 @pytest.mark.parametrize(

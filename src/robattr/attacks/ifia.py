@@ -196,7 +196,8 @@ class IFIA:
     def rows(self, x: Tensor) -> int:
         """How many restarts of examples run together: all restarts of at least one."""
         least = LEAST if self.batch else 1
-        fits = rows_that_fit(self.model, x, passes=max(self.map.together, self.guide.nodes), least=least)
+        differentiated = 1 if self.kind in GRADIENT_FREE else self.guide.nodes
+        fits = rows_that_fit(self.model, x, passes=max(self.map.together, differentiated), least=least)
         return self.restarts * max(1, min(fits // self.restarts, self.batch or fits))
 
     def can_shorten(self, x: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ J is a loss of `losses`, or a change d(x, z) of the formula; then r is the clean
 
 A large network takes minutes to compile twice differentiated, so few functions serve all attacks (`compiled_gradient`,
 `compiled_map`). A loss needs the map alone: ∇_z J(S̃(z)) = (∂S̃/∂z)ᵀ v with v = ∂J/∂S̃, and so one function
-z, v ↦ (∂S̃/∂z)ᵀ v serves all losses. What a twin is, β and relative or not, are tensors: it serves all twins as well.
+z, v ↦ (∂S̃/∂z)ᵀ v serves all losses. Of the relative twins β is a tensor, and one function serves them all; the paper's
+twin has its own, which is half as large.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from robattr.formula.attribution import IG
 from robattr.formula.change import Change
 from robattr.formula.network import Bound, affine_split, bind
 from robattr.formula.scalars import logit, margin
-from robattr.models.smooth import Smooth, smooth
+from robattr.models.smooth import Smooth, has_activations, smooth
 
 AttackGradient = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 MapAndLogits = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -66,19 +67,19 @@ def compiled_gradient(
         whole = partial(attack_gradient, model, guide, kind=kind, beta=beta, keep=keep, relative=relative)
         own: AttackGradient = compiled(model, (guide, kind, beta, keep, relative), whole)
         return own
-    true, sign = beta == inf, LINEAR.get(kind)
-    pull = compiled(model, ("pull", guide, true), partial(_pull, model, guide, true))
-    twin_map = compiled(model, ("map", guide, true), partial(_twin_map, model, guide, true))
+    sign = LINEAR.get(kind)
     hinge = compiled(model, "hinge", partial(_hinge, model))
 
     def gradient(z: Tensor, y: Tensor, reference: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-        twin = [torch.full((), value, dtype=z.dtype, device=z.device) for value in (beta, float(relative))]
+        twin = _twin(model, beta, z, relative=relative)
+        pull = compiled(model, ("pull", guide, twin), partial(_pull, model, guide, twin))
+        at = torch.full((), beta, dtype=z.dtype, device=z.device)
         if sign is not None:
-            found, value = pull(z, y, sign * reference, *twin)
+            found, value = pull(z, y, sign * reference, at)
         else:
-            s = twin_map(z, y, *twin)
+            s = compiled(model, ("map", guide, twin), partial(_twin_map, model, guide, twin))(z, y, at)
             v, value = grad_and_value(lambda s: LOSSES[kind](s, reference), allow_zero=True)(s)
-            found, _ = pull(z, y, v * s[0].numel(), *twin)
+            found, _ = pull(z, y, v * s[0].numel(), at)
         if keep:
             back, passed = hinge(z, label)
             found, value = found - keep * back, value - keep * passed
@@ -101,13 +102,13 @@ def compiled_map(model: nn.Module, map: AttributionMap) -> MapAndLogits:
     return summed
 
 
-def _pull(model: nn.Module, guide: AttributionMap, true: bool) -> Callable[..., tuple[Tensor, Tensor]]:
-    """(z, y, v, β, relative) ↦ (∇_z mean_i S̃_i(z) v_i, the mean)."""
+def _pull(model: nn.Module, guide: AttributionMap, twin: float | None) -> Callable[..., tuple[Tensor, Tensor]]:
+    """(z, y, v, β) ↦ (∇_z mean_i S̃_i(z) v_i, the mean)."""
     net = _constant(model)
 
-    def pull(z: Tensor, y: Tensor, v: Tensor, beta: Tensor, relative: Tensor) -> tuple[Tensor, Tensor]:
-        twin = net if true else _twin(net, model, beta, relative)
-        return grad_and_value(lambda at: (guide(twin, at, y) * v).flatten(1).mean(dim=1), allow_zero=True)(z)
+    def pull(z: Tensor, y: Tensor, v: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+        soft = _softened(net, model, twin, beta)
+        return grad_and_value(lambda at: (guide(soft, at, y) * v).flatten(1).mean(dim=1), allow_zero=True)(z)
 
     return pull
 
@@ -118,19 +119,26 @@ def _hinge(model: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
     return lambda z, label: grad_and_value(lambda at: margin(net, at, label).relu(), allow_zero=True)(z)
 
 
-def _twin_map(model: nn.Module, guide: AttributionMap, true: bool) -> Callable[..., Tensor]:
-    """(z, y, β, relative) ↦ S̃(z)."""
+def _twin_map(model: nn.Module, guide: AttributionMap, twin: float | None) -> Callable[..., Tensor]:
+    """(z, y, β) ↦ S̃(z)."""
     net = _constant(model)
-
-    def twin_map(z: Tensor, y: Tensor, beta: Tensor, relative: Tensor) -> Tensor:
-        return guide(net if true else _twin(net, model, beta, relative), z, y).detach()
-
-    return twin_map
+    return lambda z, y, beta: guide(_softened(net, model, twin, beta), z, y).detach()
 
 
-def _twin(net: Bound, model: nn.Module, beta: Tensor, relative: Tensor) -> Bound:
-    """The softplus twin of a bound network; the compiler knows neither β nor whether it is relative."""
-    module = Smooth(model, beta, relative=relative)
+def _twin(model: nn.Module, beta: float, x: Tensor, *, relative: bool) -> float | None:
+    """Which compiled function serves a twin: β of a plain one, inf for the net itself, None for all relative ones."""
+    if model not in _has_activations:
+        _has_activations[model] = has_activations(model, x[:1])
+    if beta == inf or not _has_activations[model]:
+        return inf
+    return None if relative else beta
+
+
+def _softened(net: Bound, model: nn.Module, twin: float | None, beta: Tensor) -> Bound:
+    """The twin of a bound network by the choice of `_twin`; the compiler does not know the β of a relative one."""
+    if twin == inf:
+        return net
+    module = Smooth(model, beta, relative=True) if twin is None else smooth(model, twin)
     return Bound(module, net.parameters, net.buffers, affine_split(module))
 
 
@@ -152,6 +160,7 @@ def _constant(model: nn.Module) -> Bound:
 
 
 _ready: WeakKeyDictionary[nn.Module, dict[Any, Compiled]] = WeakKeyDictionary()
+_has_activations: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
 def compiled(model: nn.Module, key: Any, build: Callable[[], Any]) -> Callable[..., Any]:

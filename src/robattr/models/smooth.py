@@ -37,15 +37,10 @@ def softplus(u: Tensor, beta: float | Tensor) -> Tensor:
     return F.softplus(u, beta, THRESHOLD)
 
 
-def relative_softplus(u: Tensor, beta: float | Tensor, relative: bool | Tensor = True) -> Tensor:
-    """r·s(u/r), r = √(mean u²) of each example, a constant of the derivatives: positively homogeneous in u.
-
-    `relative`, as a tensor, is 1 or 0; with 0, r = 1.
-    """
+def relative_softplus(u: Tensor, beta: float | Tensor) -> Tensor:
+    """r·s(u/r), r = √(mean u²) of each example, a constant of the derivatives: positively homogeneous in u."""
     inner = tuple(range(1, u.dim())) or None
     r = u.detach().square().mean(dim=inner, keepdim=True).sqrt().clamp_min(torch.finfo(u.dtype).tiny)
-    if isinstance(relative, Tensor):
-        r = r.pow(relative)
     return r * softplus(u / r, beta)
 
 
@@ -129,7 +124,7 @@ class Smooth(nn.Module):
 
     twin_of: nn.Module
 
-    def __init__(self, module: nn.Module, beta: float | Tensor, *, relative: bool | Tensor) -> None:
+    def __init__(self, module: nn.Module, beta: float | Tensor, *, relative: bool) -> None:
         flag = module.training
         self.__dict__["twin_of"] = module  # not registered: a child would prefix every name
         super().__init__()
@@ -146,10 +141,8 @@ class Smooth(nn.Module):
         self.twin_of.training = flag
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        soft = partial(softplus, beta=self.twin_beta)
-        if isinstance(self.twin_relative, Tensor) or self.twin_relative:
-            soft = partial(relative_softplus, beta=self.twin_beta, relative=self.twin_relative)
-        with _Softened(soft):
+        soft = relative_softplus if self.twin_relative else softplus
+        with _Softened(partial(soft, beta=self.twin_beta)):
             return self.twin_of(*args, **kwargs)
 
     def affine_split(self) -> AffineSplit | None:
@@ -176,3 +169,16 @@ def smooth(model: nn.Module, beta: float = 1.0, *, relative: bool = False) -> Sm
     if not 0 < beta < float("inf"):
         raise InvalidInput(f"expected a finite softplus sharpness beta > 0, got {beta}")
     return Smooth(model, float(beta), relative=relative)
+
+
+def has_activations(model: nn.Module, x: Tensor) -> bool:
+    """Whether the twin of `model` is another function at all: whether a pass at x calls an activation of TWINS."""
+    called = []
+
+    def soft(u: Tensor) -> Tensor:
+        called.append(u.shape)
+        return F.relu(u)
+
+    with torch.no_grad(), _Softened(soft):
+        model(x)
+    return bool(called)
