@@ -1,6 +1,6 @@
-"""The leaderboard: models whose explanations hold, rendered from the records in results/board.
+"""The leaderboard: models whose explanations hold, rendered from our records in results and those in results/board.
 
-    python -m results.leaderboard                  # write docs/leaderboard.md and docs/leaderboard.html
+    python -m results.leaderboard                  # write docs/leaderboard.md and docs/board.html
     python -m results.leaderboard --check RECORD…  # whether a record obeys the rules; writes nothing
 
 docs/leaderboard_rules.md has the rules. A row with doubts is shown, with its flags.
@@ -22,7 +22,8 @@ from markupsafe import Markup
 
 from robattr.engine.files import write_atomically
 from robattr.errors import InvalidInput, RobattrError
-from robattr.evaluation.protocol import paper, strict
+from robattr.evaluation.flags import TRANSFER
+from robattr.evaluation.protocol import STRICT_VERSION, paper, strict
 from robattr.metrics.columns import COLUMN
 from robattr.reporting.faithfulness import measured, unexplained
 from robattr.reporting.published import DATASETS
@@ -32,13 +33,14 @@ from robattr.reporting.tables import escape_markdown, grid, make_cell
 RESULTS = Path(__file__).parent
 RECORDS = RESULTS / "board"
 PAGE = RESULTS.parent / "docs" / "leaderboard.md"
+SORTABLE = PAGE.with_name("board.html")  # beside leaderboard.html, which the site makes of PAGE
 EXAMPLES = 300  # fewest test examples
 SHOWN = ("nat_acc", "adv_acc", "topk", "kendall", "insertion_over_constant", "attacked_over_constant")
 PREFACE = """\
 Models by how well their integrated-gradients maps hold under the `strict` protocol, with what the maps explain beside
 it: a constant map is perfectly robust. Brackets are 95% intervals over examples. *GPU minutes* are those of the
 training that made the weights; a dash is a training that was not on one GPU. Flagged rows are to be read with doubt.
-The [rules](leaderboard_rules.md) say how to add a model."""
+The [rules](leaderboard_rules.md) say how to add a model; [one page](board.html) sorts and filters the same rows."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ def violations(run: RunResults, e: EvaluationResults) -> list[str]:
 
 def flags(e: EvaluationResults) -> tuple[str, ...]:
     """The reasons to doubt a row: flags and alarms of the evaluation, failed attacks, maps that explain nothing."""
-    said = [str(flag) for key in ("flags", "alarms") for flag in e.summary.get(key) or ()]
+    said = [str(alarm) for alarm in e.summary.get("alarms") or ()]  # one for every flag but this, of two evaluations
+    said += [TRANSFER] if TRANSFER in (e.summary.get("flags") or ()) else []
     return tuple(dict.fromkeys([*said, *([e.failures] if e.failures else []), *unexplained(e)]))
 
 
@@ -100,6 +103,11 @@ def entries(runs: Sequence[RunResults]) -> list[Entry]:
             found.append(Entry(run.dataset, run.name, e.examples, cells, flags(e)))
     place = 1 + SHOWN.index("topk")
     return sorted(found, key=lambda row: (DATASETS.index(row.dataset), -(row.cells[place][1] or 0.0), row.name))
+
+
+def records() -> list[Path]:
+    """What the board renders: the published evaluations by today's strict protocol, and what was submitted."""
+    return sorted([*RESULTS.glob(f"*-strict-v{STRICT_VERSION}-ig.json"), *RECORDS.glob("*.json")])
 
 
 def markdown(rows: Sequence[Entry]) -> str:
@@ -158,15 +166,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if asked.check:
             return _check(read_runs(asked.check))
-        given = sorted(RECORDS.glob("*.json"))
-        if not given:
-            print(f"no record in {RECORDS.relative_to(RESULTS.parent)}: nothing to render")
-            return 1
-        rows = entries(read_runs(given))
+        rows = entries(read_runs(records()))
     except RobattrError as error:
         print(error)
         return 1
-    for page, text in ((PAGE, markdown(rows)), (PAGE.with_suffix(".html"), html(rows))):
+    for page, text in ((PAGE, markdown(rows)), (SORTABLE, html(rows))):
         write_atomically(page, text.encode())
         print(f"wrote {page.relative_to(RESULTS.parent)}")
     return 0
