@@ -49,10 +49,11 @@ def measure(name: str, device: torch.device, *, protocol: ProtocolName, quick: b
         right = torch.cat([model(part).argmax(1) for part in x.split(32)]) == y
     x, y = x[right][:examples].cpu(), y[right][:examples].cpu()  # only these are attacked
     wrapped, _ = wrap(model, device=device)
-    arithmetic, _ = choose(wrapped, [integrated_gradients()], x.to(device), y.to(device), "auto")
+    protocol_of_audit = scaled("", pixels=SIZE**2, bounds=(0.0, 1.0))
+    arithmetic, _ = choose(wrapped, [integrated_gradients()], x.to(device), y.to(device), protocol=protocol_of_audit)
     with precision(arithmetic, device.type):  # as `doctor` does
         each = seconds_per_pass(wrapped, x[:1].to(device), y[:1].to(device))
-    paper, both = audit_seconds(each, scaled("", pixels=SIZE**2, bounds=(0.0, 1.0)), examples=examples)
+    paper, both = audit_seconds(each, protocol_of_audit, examples=examples)
     begun, reached = time.perf_counter(), dict[str, float]()
     with TemporaryDirectory() as folder, Watching() as shown:
 

@@ -1,4 +1,4 @@
-"""The precision of an audit: reduced only where the maps of the user's examples stay the same."""
+"""The precision of an audit: reduced only where the scores of the user's examples stay the same."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from robattr.attacks import IFIA, from_callable, integrated_gradients, simple_gr
 from robattr.auditing import arithmetic
 from robattr.auditing.arithmetic import agreement, choose, gained
 from robattr.errors import InvalidInput
+from robattr.evaluation import scaled
 
 MAPS = [integrated_gradients(4), simple_gradient()]
+PROTOCOL = scaled("", pixels=64, bounds=(0.0, 1.0), eps=0.1)
 
 
 def wide() -> nn.Module:
@@ -38,33 +40,41 @@ def images() -> tuple[Tensor, Tensor]:
     return torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(6) % 3
 
 
-def test_agreement_is_that_of_the_maps(images: tuple[Tensor, Tensor]) -> None:
+def test_agreement_is_that_of_the_scores_under_noise(images: tuple[Tensor, Tensor]) -> None:
     x, y = images
-    net = wide()
-    same = agreement(net, MAPS[0], x, y, "fp32")
-    assert (same.topk, same.correlation, same.predictions) == (1.0, pytest.approx(1.0), True)
+    net, noise = wide(), {"eps": 0.1, "bounds": (0.0, 1.0)}
+    same = agreement(net, MAPS[0], x, y, "fp32", **noise)
+    assert (same.kept, same.topk, same.correlation, same.predictions) == (1.0, 0.0, 0.0, True)
+    seen: list[Tensor] = []
 
-    def rolled(model: object, x: Tensor, y: Tensor) -> Tensor:
-        """0 … 63; in reduced precision one place further, so that one of the top 6 is another."""
-        return torch.arange(64.0).roll(int(torch.is_autocast_enabled("cpu"))).view(1, 1, 8, 8).expand_as(x)
+    def turned(model: object, z: Tensor, y: Tensor) -> Tensor:
+        """0 … 63; of a noisy image in reduced precision turned by a place, so that one of the top 6 is another."""
+        seen.append(z)
+        low = torch.is_autocast_enabled("cpu") and not torch.equal(z, x)
+        return torch.arange(64.0).roll(int(low)).view(1, 1, 8, 8).expand_as(z)
 
-    low = agreement(net, from_callable(rolled), x, y, "bf16")
-    assert low.topk == pytest.approx(5 / 6)
-    assert low.correlation == pytest.approx(1 - 4 * 63 / (64 * 63))  # the 63 pairs with the largest are turned round
+    low = agreement(net, from_callable(turned), x, y, "bf16", **noise)
+    assert low.kept == 1.0
+    assert low.topk == pytest.approx(-1 / 6)
+    assert low.correlation == pytest.approx(-4 * 63 / (64 * 63))  # the 63 pairs with the largest are turned round
+    assert not low.enough
+    (noisy,) = {tuple(z.flatten().tolist()) for z in seen if not torch.equal(z, x)}  # the same in both precisions
+    far = (torch.tensor(noisy).view_as(x) - x).abs()
+    inside = (x > 0.1) & (x < 0.9)
+    torch.testing.assert_close(far[inside], torch.full_like(far[inside], 0.1), rtol=0, atol=1e-6)
 
 
-def test_what_is_asked_for_is_taken_and_a_cpu_runs_in_fp32(images: tuple[Tensor, Tensor]) -> None:
-    assert choose(wide(), MAPS, *images, "bf16") == ("bf16", "")
-    assert choose(wide(), MAPS, *images, "auto") == ("fp32", "")
+def test_a_cpu_runs_in_fp32(images: tuple[Tensor, Tensor]) -> None:
+    assert choose(wide(), MAPS, *images, protocol=PROTOCOL) == ("fp32", "")
 
 
-def test_maps_that_change_keep_fp32(images: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_that_change_keep_fp32(images: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arithmetic, "REDUCED", {"cpu": "bf16"})
-    name, told = choose(cancelling(), MAPS, *images, "auto")
+    name, told = choose(cancelling(), MAPS, *images, protocol=PROTOCOL)
     assert name == "fp32"
-    assert told.startswith("products run in fp32: in bf16 instead of fp32, on the first 6 examples, maps keep ")
-    monkeypatch.setattr(arithmetic, "ENOUGH", 0.0)
-    assert choose(wide(), MAPS[:1], *images, "auto")[0] == "bf16"
+    assert told.startswith("products run in fp32: in bf16 instead of fp32, on the first 6 examples, scores under ")
+    monkeypatch.setattr(arithmetic, "WITHIN", 1.0)
+    assert choose(wide(), MAPS[:1], *images, protocol=PROTOCOL)[0] == "bf16"
 
 
 def test_the_gain_of_a_direction(images: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,8 +125,8 @@ def test_an_audit_says_its_precision(images: tuple[Tensor, Tensor], monkeypatch:
     found = audit(net, (x, y), protocol="paper", examples=6, steps=2, points=2, device="cpu")
     assert found.run.config["precision"] == "tf32"
     assert found.notes == (
-        "products run in tf32: in tf32 instead of fp32, on the first 6 examples, maps keep 100.0% of their top pixels, "
-        "rank correlation 1.0000",
+        "products run in tf32: in tf32 instead of fp32, on the first 6 examples, scores under random noise differ by "
+        "+0.00 points and +0.0000, and maps keep 100.0% of their top pixels",
     )
     with pytest.raises(InvalidInput, match="unknown precision 'fp23': did you mean 'fp32'"):
         audit(net, (x, y), precision="fp23")

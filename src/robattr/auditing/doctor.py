@@ -87,7 +87,7 @@ def doctor(
         if found[-1].name == "derivatives":  # the last of the list: the basic checks passed
             found += [*_units(model, probe), *_operations(model, probe)]
     if all(check.level != "fail" for check in found):
-        name, told = choose(wrapped, [integrated_gradients()], probe.x, probe.targets, "auto")
+        name, told = choose(wrapped, [integrated_gradients()], probe.x, probe.targets, protocol=protocol)
         found += [Check("precision", "ok", told)] if told else []
         with precision(name, place.type):  # as in an audit
             found += [_curvature(probe), *_costs(wrapped, probe, plan or Plan(), protocol)]

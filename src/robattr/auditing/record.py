@@ -61,7 +61,7 @@ class Settings:
     seed: int = 0
     compiled: bool | None = None  # compile the attack; None: on a GPU, where it would take minutes
     certify: Smoothing | bool = False  # also certify smoothed explanations
-    precision: str = "auto"  # of matrix products; auto: reduced where maps stay the same (`arithmetic.choose`)
+    precision: str = "auto"  # of matrix products; auto: reduced where scores stay the same (`arithmetic.choose`)
     directions: str | None = None  # precision of what only leads the attack, if another one
 
     def __post_init__(self) -> None:
@@ -224,15 +224,15 @@ def with_precision(
     settings: Settings, model: WrappedModel, data: Dataset, x: Tensor, y: Tensor
 ) -> tuple[Settings, list[str]]:
     """The settings with the precision that fits the model, and what is to be said about it."""
+    if settings.precision != "auto":
+        return settings, []
     maps = settings.chosen_maps(data)
-    name, told = choose(model, maps, x, y, settings.precision)
-    directions, also = settings.directions, ""
-    if settings.precision == "auto":
-        protocols = [settings.base(data, values=_values(map, model, x, y)) for map in maps]
-        attacks = [
-            attribution_attacks(p, model, map, images=x.dim() == 4)[0] for p, map in zip(protocols, maps, strict=True)
-        ]
-        directions, also = choose_directions(attacks, x, y)
+    protocols = [settings.base(data, values=_values(map, model, x, y)) for map in maps]
+    attacks = [
+        attribution_attacks(p, model, map, images=x.dim() == 4)[0] for p, map in zip(protocols, maps, strict=True)
+    ]
+    name, told = choose(model, maps, x, y, protocol=protocols[0])
+    directions, also = choose_directions(attacks, x, y)
     return replace(settings, precision=name, directions=directions), [each for each in (told, also) if each]
 
 
