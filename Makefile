@@ -51,8 +51,10 @@ bench: install  ## measure the speed against an eager port; writes runs/bench.js
 	@mkdir -p runs
 	$(BIN)/python -m benchmarks --json runs/bench.json
 
-results: install  ## render docs/results.md and its figures from the records in results/
+results: install  ## render results, leaderboard and cards of the zoo from the records in results/
 	$(BIN)/python -m results.render
+	$(BIN)/python -m results.leaderboard
+	$(BIN)/python -m results.zoo cards
 
 clean:  ## remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache build dist

@@ -3,6 +3,7 @@
     python results/zoo.py half runs/tuned/mnist/natural
     robattr evaluate runs/tuned/mnist/natural; robattr record runs/tuned/mnist/natural
     python results/zoo.py add mnist/natural-tuned runs/tuned/mnist/natural results/mnist-natural-tuned-….json
+    python results/zoo.py cards
 
 In this order the record belongs to the very weights that are shipped.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -22,6 +23,9 @@ from robattr.engine.files import write_atomically
 from robattr.errors import CheckpointError
 from robattr.models import read_metadata, zoo
 from robattr.models.weights_file import write_tensors
+from robattr.reporting import model_card, read_runs
+
+ROOT = Path(__file__).parents[1]
 
 
 def half(run: str | Path) -> float:
@@ -55,6 +59,18 @@ def add(name: str, run: str | Path, record: str, licence: str = "Apache-2.0") ->
     return entry
 
 
+def cards() -> dict[Path, str]:
+    """The card of every network of the zoo, by its file: all records of its weights, and theirs alone."""
+    made = {}
+    for name, entry in zoo.entries().items():
+        stem = entry.record.partition("-paper-")[0]
+        run = read_runs(ROOT.glob(f"{stem}-*.json"))[0]
+        weights = next(e.weights for e in run.evaluations if e.source == ROOT / entry.record)
+        run = replace(run, evaluations=tuple(e for e in run.evaluations if e.weights == weights))
+        made[entry.card] = model_card(run, license=entry.licence.lower(), weights=zoo.fetch(name))
+    return made
+
+
 if __name__ == "__main__":
     command, *words = sys.argv[1:] or [""]
     match command:
@@ -62,5 +78,9 @@ if __name__ == "__main__":
             print(f"largest relative error: {half(*words):.1e}")
         case "add":
             print(add(*words))
+        case "cards":
+            for file, text in cards().items():
+                write_atomically(file, text.encode())
+                print(f"wrote {file}")
         case _:
             sys.exit(__doc__)

@@ -16,7 +16,7 @@ from robattr.attacks import integrated_gradients
 from robattr.cli import app
 from robattr.errors import CheckpointError
 from robattr.evaluation import OutputDir, evaluate, scaled
-from robattr.models import load_weights, save_model
+from robattr.models import load_weights, save_model, zoo
 from robattr.reporting import model_card, read_run
 from robattr.training import train
 from train_fixtures import QUICK, tiny_data, tiny_net
@@ -100,6 +100,15 @@ def test_the_command_writes_the_card(trained, tmp_path):
     done = CliRunner().invoke(app, ["card", str(trained), "-o", str(file), "--license", "mit"])
     assert done.output == f"wrote {file}\n"
     assert file.read_text("utf-8") == model_card(trained, license="mit")
+
+
+def test_a_model_of_the_zoo_has_its_card(tmp_path):
+    card = zoo.entries()["gtsrb/ig-sum-norm-tuned"].card.read_text("utf-8")
+    shown = CliRunner().invoke(app, ["card", "gtsrb/ig-sum-norm-tuned"])
+    assert shown.output == f"{card}\n"
+    file = tmp_path / "card.md"
+    assert CliRunner().invoke(app, ["card", "gtsrb/ig-sum-norm-tuned", "-o", str(file)]).output == f"wrote {file}\n"
+    assert file.read_text("utf-8") == card
 
 
 def test_an_unfinished_run_has_no_card(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from results.zoo import add, half
+from results.zoo import add, cards, half
 from robattr import load_model
 from robattr.errors import CheckpointError
 from robattr.models import (
@@ -36,6 +36,15 @@ def test_from_a_finished_network_to_the_zoo(tmp_path: Path, monkeypatch: pytest.
     assert zoo.entries()["gtsrb/ig-sum-norm"] == entry
     assert list(zoo.entries()) == ["gtsrb/ig-sum-norm", "gtsrb/madry"]
     assert torch.equal(load_model("gtsrb/ig-sum-norm").fc.weight, rounded.fc.weight)
+
+
+def test_the_shipped_cards_are_up_to_date() -> None:
+    made = cards()
+    assert {file: file.read_text(encoding="utf-8") for file in made} == made
+    for entry in zoo.entries().values():
+        text = made[entry.card]
+        assert f"- `{entry.file}`: SHA-256 `{entry.sha256}`" in text
+        assert Path(entry.record).name in text
 
 
 @pytest.mark.parametrize("value", [1e6, float("inf"), float("nan")])

@@ -87,17 +87,31 @@ def figures(
 
 def card(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A finished run directory; its evaluations are part of the card.")
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="A finished run directory, whose evaluations are part of the card, or a model of the zoo.",
+        ),
     ],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write (default: RUN/README.md).")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The file to write (default: RUN/README.md; of the zoo: show the card)."),
+    ] = None,
     license: Annotated[str, typer.Option(help="The licence of the weights: apache-2.0, cc-by-4.0, …")] = "unknown",
 ) -> None:
     """Write a model card for the Hugging Face Hub: data, recipe, measurements, licence and hash, as Markdown."""
     from robattr.engine.files import write_atomically
+    from robattr.models import zoo
     from robattr.reporting import model_card
 
-    path = out or run / "README.md"
-    write_atomically(path, model_card(run, license=license).encode())
+    if (entry := zoo.entries().get(run.as_posix())) and not run.exists():
+        text, path = entry.card.read_text(encoding="utf-8"), out
+    else:
+        text, path = model_card(run, license=license), out or run / "README.md"
+    if path is None:
+        typer.echo(text)  # it comes with the package
+        return
+    write_atomically(path, text.encode())
     typer.echo(printable(f"wrote {path}"))
 
 

@@ -1,4 +1,4 @@
-"""The zoo: trained networks in the package, each with its hash, its licence and its record in results/.
+"""The zoo: trained networks in the package, each with its hash, its licence, its card and its record in results/.
 
 `weights/index.json` maps a name such as "gtsrb/ig-sum-norm-tuned" to
 {"file": name inside weights/, "sha256": of that file, "licence": of the weights, "record": the file with its scores}.
@@ -24,6 +24,11 @@ class Entry:
     sha256: str
     licence: str
     record: str
+
+    @property
+    def card(self) -> Path:
+        """What it was trained on and how, what was measured, and its licence, as Markdown."""
+        return (FOLDER / self.file).with_suffix(".md")
 
 
 def entries() -> dict[str, Entry]:

@@ -1,6 +1,6 @@
 """A model card: what was trained on what, how, with which result, as Markdown with the Hub's metadata.
 
-A function of the run directory: a card cannot say what the records do not.
+A function of the run directory, or of records and weights: a card cannot say what the records do not.
 """
 
 from __future__ import annotations
@@ -29,13 +29,17 @@ ALWAYS = ("recipe", "method", "seed", "steps")  # settings that a card has, also
 NOT_MEASURED = "Not measured yet: `robattr evaluate RUN`, then write the card again."
 
 
-def model_card(run: RunResults | str | Path, *, license: str = "unknown") -> str:
-    """The card of a run that `train` or `harden` wrote. `license` is the weights', by its identifier on the Hub."""
+def model_card(run: RunResults | str | Path, *, license: str = "unknown", weights: Path | None = None) -> str:
+    """The card of a run that `train` or `harden` wrote. `license` is the weights', by its identifier on the Hub.
+
+    `weights`: their file, where the run was read from records.
+    """
     run = run if isinstance(run, RunResults) else read_run(run)
     here = RunDirectory(run.path)
-    if not here.weights.is_file():
-        raise CheckpointError(f"{run.path} has no {here.weights.name}: only a finished training has a card")
-    _check_weights(run, here)
+    weights = weights or here.weights
+    if not weights.is_file():
+        raise CheckpointError(f"{run.path} has no {weights.name}: only a finished training has a card")
+    _check_weights(run, weights)
     title = _plain(f"{run.name}, {_dataset(run)}")
     parts = [
         "---", *_metadata(run, title, license), "---", "",
@@ -45,7 +49,7 @@ def model_card(run: RunResults | str | Path, *, license: str = "unknown") -> str
         "## Data", "", *_data(run), "",
         "## Recipe", "", *_recipe(run), "",
         "## Measurements", "", *_measurements(run), "",
-        "## Files", "", *_files(here), "",
+        "## Files", "", *_files(weights, here), "",
         "## Licence", "", f"Weights: {license}. Data: {_data_licence(run)}.", "",
     ]  # fmt: skip
     return "\n".join(parts)
@@ -123,28 +127,29 @@ def _measurements(run: RunResults) -> Iterator[str]:
     yield grid(("Protocol", "ε", "Examples", *(column.title for column in CONTROLLED)), rows)
     yield ""
     yield MEANING
+    yield f"Records: {', '.join(f'`{_plain(e.source.name)}`' for e in run.evaluations)}."
 
 
 def _kind(e: EvaluationResults) -> str:
     return f"{e.summary['protocol']}, {e.summary['map']} maps"
 
 
-def _files(here: RunDirectory) -> Iterator[str]:
-    digest = hashlib.sha256(here.weights.read_bytes()).hexdigest()
-    yield f"- `{here.weights.name}`: SHA-256 `{digest}`"
+def _files(weights: Path, here: RunDirectory) -> Iterator[str]:
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    yield f"- `{weights.name}`: SHA-256 `{digest}`"
     if here.preprocessing.is_file():
         kept = json.loads(here.preprocessing.read_text("utf-8"))
         yield f"- the inputs are normalised by mean {kept['mean']} and std {kept['std']} before the network"
 
 
-def _check_weights(run: RunResults, here: RunDirectory) -> None:
+def _check_weights(run: RunResults, weights: Path) -> None:
     """Refuse measurements of other weights than the file's."""
-    tensors = read_tensors(here.weights)
+    tensors = read_tensors(weights)
     if any(t.is_floating_point() and t.element_size() != 4 for t in tensors.values()):
         return  # the network is measured in float32, so the digests differ
     digest = digest_of_tensors(tensors)
     for e in run.evaluations:
         if e.weights is not None and e.weights != digest:
             raise CheckpointError(
-                f"{e.source} was measured on other weights than {here.weights}: `robattr evaluate {run.path} --fresh`"
+                f"{e.source} was measured on other weights than {weights}: `robattr evaluate {run.path} --fresh`"
             )
