@@ -22,12 +22,11 @@ from robattr._progress import Watching
 from robattr.attacks import IFIA, passes
 from robattr.attacks.maps import integrated_gradients
 from robattr.auditing.arithmetic import choose
-from robattr.auditing.cost import audit_seconds
+from robattr.auditing.cost import audit_estimate
 from robattr.auditing.record import ProtocolName
 from robattr.auditing.wrapped_model import wrap
 from robattr.engine import precision
 from robattr.evaluation import scaled
-from robattr.evaluation.cost import seconds_per_pass
 from robattr.evaluation.job import BATCH
 from robattr.formula.network import second_order
 
@@ -50,10 +49,10 @@ def measure(name: str, device: torch.device, *, protocol: ProtocolName, quick: b
     x, y = x[right][:examples].cpu(), y[right][:examples].cpu()  # only these are attacked
     wrapped, _ = wrap(model, device=device)
     protocol_of_audit = scaled("", pixels=SIZE**2, bounds=(0.0, 1.0))
-    arithmetic, _ = choose(wrapped, [integrated_gradients()], x.to(device), y.to(device), protocol=protocol_of_audit)
+    some = x[:16].to(device), y[:16].to(device)
+    arithmetic, _ = choose(wrapped, [integrated_gradients()], *some, protocol=protocol_of_audit)
     with precision(arithmetic, device.type):  # as `doctor` does
-        each = seconds_per_pass(wrapped, x[:1].to(device), y[:1].to(device))
-    paper, both = audit_seconds(each, protocol_of_audit, examples=examples)
+        paper, both = audit_estimate(wrapped, *some, protocol_of_audit, examples=examples)
     begun, reached = time.perf_counter(), dict[str, float]()
     with TemporaryDirectory() as folder, Watching() as shown:
 

@@ -75,7 +75,7 @@ def test_a_folder_keeps_its_class_names_in_every_evaluation(trained: Path) -> No
 def test_a_measurement_of_a_sweep_shows_how_far_it_is(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("robattr.evaluation.job.seconds_per_pass", lambda *_: 60.0)
+    monkeypatch.setattr("robattr.evaluation.cost.seconds_per_pass", lambda *_: 60.0)
     measure_on_validation(4, device="cpu")(trained)
     first, last = capsys.readouterr().err.splitlines()
     assert re.fullmatch(rf"{trained.name}: about .* for 4 validation examples", first)

@@ -79,4 +79,8 @@ def test_the_time_of_an_audit_counts_its_passes(monkeypatch) -> None:
     search = (suite.QUERIES + 2) * screen + -(-suite.QUERIES // 10) * score
     harder = 10 * score + 2 * several + search + 2 * one
     assert both == pytest.approx(10 * (first + harder) + 2 * curve)  # the attack of `paper` runs once
+    net = Plain()  # on a GPU, compiled in a second for each tensor of parameters, which halves the rest
+    tensors = len(list(net.parameters()))
+    compiled = cost.audit_seconds(4.0, protocol, examples=10, on_gpu=net)
+    assert compiled == (pytest.approx(tensors + paper / 2), pytest.approx(2 * tensors + both / 2))
     assert torch.cuda.is_available() or cost.memory(torch.device("cpu")) > 2**20

@@ -133,7 +133,7 @@ def test_seeds_and_protocols_share_what_they_can(tmp_path: Path) -> None:
 @pytest.fixture
 def one_second_per_gradient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A first-order gradient of one example takes a second, a second-order one four times as long."""
-    monkeypatch.setattr("robattr.evaluation.job.seconds_per_pass", lambda *_: float(SECOND_ORDER))
+    monkeypatch.setattr("robattr.evaluation.cost.seconds_per_pass", lambda *_: float(SECOND_ORDER))
     plan._timed.cache_clear()
     yield
     plan._timed.cache_clear()

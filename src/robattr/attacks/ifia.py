@@ -186,12 +186,24 @@ class IFIA:
 
         A map of n nodes takes n forward and n backward passes, its gradient as many again, the label one.
         """
+        climb, scores = self._costs
+        return climb + scores
+
+    @property
+    def leading(self) -> float:
+        """The share of the cost in the precision of `directions`."""
+        climb, scores = self._costs
+        return climb / (climb + scores)
+
+    @property
+    def _costs(self) -> tuple[int, int]:
+        """Passes of the climb, with the coarse scores of its iterates, and of the scores."""
         gradient = 0 if self.kind in GRADIENT_FREE else 4 * self.guide.nodes + 2 * (self.keep > 0)
         searched = self.kind == "score"  # a search looks at its start, too
         screen = (len(self.betas) * self.steps + 1 + searched) * (2 * self.screen.nodes + 1) if self.screen else 0
         scored = self.scored + (searched and not self.screen)
         climb = len(self.betas) * self.steps * gradient + screen  # the clean map is screened as well
-        return self.restarts * (climb + scored * (2 * self.map.nodes + 1))
+        return self.restarts * climb, self.restarts * scored * (2 * self.map.nodes + 1)
 
     def rows(self, x: Tensor) -> int:
         """How many restarts of examples run together: all restarts of at least one."""

@@ -73,7 +73,7 @@ def audit(
     eps             the radius of the attack, in the units of the data (default: 8/255 of the range)
     maps            which explanations: "ig,sg,captum:Saliency", your own `AttributionMap`, or a list of both
     protocol        "paper" compares with published numbers, "strict" is a stronger attack, or "both"
-    compiled        compile the attack; None: on a GPU, where it would take minutes
+    compiled        compile the attack; None: on a GPU, where that saves time
     certify         also certify smoothed explanations (docs/certificates.md); True: σ of a quarter of the range
     precision       of matrix products: fp32, tf32, bf16, or "auto": tf32 on a GPU, if the scores of the first
                     examples under random noise are those in fp32 to a point of top-k and 0.01, else fp32

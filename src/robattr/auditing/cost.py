@@ -6,16 +6,17 @@ second-order passes per example and step = attack_steps · m_attack + m
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from robattr.attacks.maps import integrated_gradients
+from robattr.auditing.arithmetic import choose_directions
 from robattr.auditing.wrapped_model import WrappedModel
 from robattr.engine.batch_size import bytes_per_row
 from robattr.evaluation import protocol as protocols
-from robattr.evaluation.cost import SECOND_ORDER, attack_passes
+from robattr.evaluation.cost import SECOND_ORDER, attack_passes, compilation_pays, compiled_seconds, pace
 from robattr.evaluation.diagnostics import curve_passes
 from robattr.evaluation.scores import PROBED
 from robattr.evaluation.suite import attribution_attacks
@@ -44,22 +45,38 @@ def peak_bytes(model: WrappedModel, x: Tensor, plan: Plan) -> int:
     return fixed + bytes_per_row(model, x) * plan.batch * max(plan.m, plan.m_attack)
 
 
-def audit_seconds(per_pass: float, paper: protocols.Protocol, *, examples: int) -> tuple[float, float]:
+def audit_estimate(
+    model: WrappedModel, x: Tensor, y: Tensor, protocol: protocols.Protocol, *, examples: int
+) -> tuple[float, float]:
+    """`audit_seconds` of a model, measured at x, in the precision in use and the one that the directions would have."""
+    attack = attribution_attacks(protocol, model, integrated_gradients(protocol.N), images=x.dim() == 4)[0]
+    directions, _ = choose_directions([attack], x, y)
+    per_pass = pace(replace(attack, directions=directions), x, y)
+    return audit_seconds(per_pass, protocol, examples=examples, on_gpu=model if x.is_cuda else None)
+
+
+def audit_seconds(
+    per_pass: float, paper: protocols.Protocol, *, examples: int, on_gpu: nn.Module | None = None
+) -> tuple[float, float]:
     """Seconds of an audit by the protocol `paper` alone, and by both protocols.
 
     A protocol attacks all examples, and some of them again for the curve over ε. `strict` begins with the attack of
-    `paper`, which both together run once.
+    `paper`, which both together run once. `on_gpu`: the model, whose attacks are compiled there where that pays.
     """
     map = integrated_gradients(paper.N)
 
     def passes(protocol: protocols.Protocol) -> int:
-        attacks = attribution_attacks(protocol, torch.nn.Flatten(), map, images=True)
+        attacks = attribution_attacks(protocol, nn.Flatten(), map, images=True)
         curve = min(PROBED, examples) * curve_passes(attacks[0])
         return examples * attack_passes(protocol, attacks, images=True) + curve
 
-    once = examples * attribution_attacks(paper, torch.nn.Flatten(), map, images=True)[0].cost
-    alone, harder = passes(paper), passes(protocols.strict(paper))
-    return per_pass / SECOND_ORDER * alone, per_pass / SECOND_ORDER * (alone + harder - once)
+    def seconds(passes: int) -> float:
+        found = per_pass / SECOND_ORDER * passes
+        return compiled_seconds(on_gpu, found) if on_gpu and compilation_pays(on_gpu, found) else found
+
+    once = examples * attribution_attacks(paper, nn.Flatten(), map, images=True)[0].cost
+    alone = seconds(passes(paper))
+    return alone, alone + seconds(passes(protocols.strict(paper)) - once)
 
 
 def chunk_that_fits(model: WrappedModel, x: Tensor, *, m: int, batch: int) -> int | None:

@@ -17,7 +17,7 @@ from robattr.attacks.maps import integrated_gradients
 from robattr.auditing.arithmetic import choose
 from robattr.auditing.as_dataset import Bounds, Data, as_dataset, draw, input_channels
 from robattr.auditing.audit import MAX_READ
-from robattr.auditing.cost import SHARE, Plan, audit_seconds, chunk_that_fits, memory, peak_bytes
+from robattr.auditing.cost import SHARE, Plan, audit_estimate, chunk_that_fits, memory, peak_bytes
 from robattr.auditing.record import Settings
 from robattr.auditing.wrapped_model import Preprocessing, WrappedModel, wrap
 from robattr.engine import precision
@@ -228,7 +228,7 @@ def _costs(model: WrappedModel, p: ModelProbe, plan: Plan, protocol: Protocol) -
     chunk = chunk_that_fits(model, p.x, m=plan.m, batch=plan.batch) or plan.m
     remedy = f"harden then evaluates {chunk} nodes at a time (chunk={chunk}); or use a smaller batch"
     yield _finding("cost", peak > SHARE * available, said, remedy)
-    paper, both = audit_seconds(per_pass, protocol, examples=AUDITED)
+    paper, both = audit_estimate(model, p.x, p.targets, protocol, examples=AUDITED)
     said = f"{AUDITED} examples take about {duration(paper)} (paper) or {duration(both)} (both protocols)"
     remedy = "use a GPU, fewer examples, or --points 20 --iterations 20 for a first look"
     yield _finding("audit", paper >= LONG, said, remedy)

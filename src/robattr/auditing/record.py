@@ -59,7 +59,7 @@ class Settings:
     steps: int | None = None
     points: int | None = None
     seed: int = 0
-    compiled: bool | None = None  # compile the attack; None: on a GPU, where it would take minutes
+    compiled: bool | None = None  # compile the attack; None: on a GPU, where that saves time
     certify: Smoothing | bool = False  # also certify smoothed explanations
     precision: str = "auto"  # of matrix products; auto: reduced where scores stay the same (`arithmetic.choose`)
     directions: str | None = None  # precision of what only leads the attack, if another one

@@ -167,7 +167,7 @@ Trust = Annotated[
 ]
 Compile = Annotated[
     bool | None,
-    typer.Option("--compile/--no-compile", help="Compile the attack (default: on a GPU, if it takes minutes)."),
+    typer.Option("--compile/--no-compile", help="Compile the attack (default: on a GPU, if that saves time)."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what the command would do, and do nothing else.")]
 Set = Annotated[

@@ -18,7 +18,7 @@ from robattr.attacks.ifia import IFIA, LEAST
 from robattr.attacks.maps import constant_along_ray
 from robattr.engine.batch_size import rows_that_fit
 from robattr.evaluation import gallery
-from robattr.evaluation.cost import SECOND_ORDER, attack_passes, seconds_per_pass
+from robattr.evaluation.cost import SECOND_ORDER, attack_passes, compilation_pays, compiled_seconds, pace
 from robattr.evaluation.evaluate_batch import Batch, evaluate_batch
 from robattr.evaluation.example_set import ExampleSet
 from robattr.evaluation.paper_results import PaperResults
@@ -27,7 +27,6 @@ from robattr.evaluation.records import Record
 from robattr.evaluation.suite import attribution_attacks
 
 BATCH = (8, 512)  # fewest and most examples attacked together
-PAYS = 120.0  # seconds of an attack from which compiling it pays: that takes 20 to 150 s, and halves what follows
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,8 @@ class Job(ExampleSet):
         """Whether attacks are compiled: `compiled` if it is given, else where it saves time."""
         if self.compiled is not None:
             return self.compiled
-        return self.device.type == "cuda" and self.map.guide is None and self.seconds(self.passes * len(self.x)) > PAYS
+        possible = self.device.type == "cuda" and self.map.guide is None
+        return possible and compilation_pays(self.model, self._uncompiled(self.passes * len(self.x)))
 
     def begin(self, done: int, total: int) -> None:
         """Say how many examples were done before, and how long the others take."""
@@ -113,12 +113,18 @@ class Job(ExampleSet):
 
     def seconds(self, passes: float) -> float:
         """How long so many passes take: as in the fastest batch so far, before the first as in a few gradients."""
-        return passes * (min(self.paces) if self.paces else self.per_pass / SECOND_ORDER)
+        if self.paces:
+            return passes * min(self.paces)
+        seconds = self._uncompiled(passes)
+        return compiled_seconds(self.model, seconds) if self.compiles and self.device.type == "cuda" else seconds
+
+    def _uncompiled(self, passes: float) -> float:
+        return passes * self.per_pass / SECOND_ORDER
 
     @cached_property
     def per_pass(self) -> float:
         """Seconds of a second-order pass of one example."""
-        return seconds_per_pass(self.source or self.model, self.x[:1].to(self.device), self.y[:1].to(self.device))
+        return pace(self.attacks()[0], self.x[:1].to(self.device), self.y[:1].to(self.device))
 
     def measured(self) -> list[Record]:
         """The records of all examples, in order of id."""

@@ -80,7 +80,7 @@ def evaluate(
     source     the net whose gradients the attacks use instead of `model`'s (a transfer attack)
     precision  of matrix products: fp32, tf32 or bf16
     directions  precision of the products that only lead the attack, where it is another one; scores have `precision`
-    compiled   compile the attribution attack; None: on a GPU, where it would take minutes
+    compiled   compile the attribution attack; None: on a GPU, where that saves time
     watch      called with a title, what is done, all that is to be done, and its unit: of the examples, at first with
                those recorded before, then of the passes for the diagnostics
     title      of the evaluation, for `watch` (default: protocol and map)
