@@ -62,7 +62,10 @@ def rows(case: dict[str, Any]) -> Iterator[list[str]]:
         )  # fmt: skip
         if bars.ms is not None:
             yield row(name, f"step{how}", f"≤ {bars.ms:g} ms", f"{ms:.3g} ms", ms <= bars.ms, why)
-        yield row(name, "compilation", f"≤ {bars.compile_s:g} s", f"{seconds:.3g} s", seconds <= bars.compile_s, "")
+        written = f"{c['kernels']} kernels to generate and compile" if c.get("kernels") else ""
+        yield row(
+            name, "compilation", f"≤ {bars.compile_s:g} s", f"{seconds:.3g} s", seconds <= bars.compile_s, written
+        )
     for table in case["tables"]:
         if table["title"] == SCHEDULE and bars and bars.minutes is not None:
             for _, _, minutes, how in table["rows"]:

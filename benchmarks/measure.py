@@ -155,6 +155,13 @@ def operations(fn: Callable[[], object]) -> int:
     return int(counted.total)
 
 
+def generated_kernels() -> int:
+    """How many kernels torch's compiler has written so far."""
+    from torch._inductor import metrics
+
+    return int(metrics.generated_kernel_count)
+
+
 def size_of(*tensors: Tensor) -> int:
     """Their bytes."""
     return sum(t.numel() * t.element_size() for t in tensors)

@@ -64,7 +64,11 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The port and the engine on the same inputs. `spent`: shares of the engine's time by kind of kernel."""
+    """The port and the engine on the same inputs.
+
+    spent     shares of the engine's time by kind of kernel
+    kernels   how many the compiler wrote in `compile_s` seconds
+    """
 
     what: str
     baseline: Side
@@ -74,6 +78,7 @@ class Comparison:
     compile_s: float = 0.0
     per: str = "call"
     spent: dict[str, float] = field(default_factory=dict)
+    kernels: int = 0
     ratio: float = field(init=False)
 
     def __post_init__(self) -> None:

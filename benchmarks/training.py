@@ -10,7 +10,7 @@ from torch import Tensor
 from benchmarks import port
 from benchmarks.bars import schedule
 from benchmarks.engine import Mode, attack_gradient, laid_out, make_optimizer, training_step, work_of_step
-from benchmarks.measure import ALLOWED, Rates, agree, distance, operations, profiled, timed
+from benchmarks.measure import ALLOWED, Rates, agree, distance, generated_kernels, operations, profiled, timed
 from benchmarks.quadrature import Accuracy, Quadrature, fine_penalty
 from benchmarks.results import Case, Comparison, Side, Table
 from benchmarks.workloads import RECIPES, Workload, workload
@@ -72,7 +72,9 @@ def compare_steps(
 
     rho = work.objective(midpoint, m=m, m_attack=m_attack)
     fast, step = training_step(ours, rho, mode)
+    before = generated_kernels()
     out = fast()
+    generated = generated_kernels() - before
     assert isinstance(out, Rho)
     unattacked = replace(work.objective(), by=PGD(0, 0.0))
     checks = (
@@ -101,6 +103,7 @@ def compare_steps(
         counted.roofline(rates, baseline=config.attack_steps * first + last),
         step.seconds,
         spent=profiled(fast, work.device),
+        kernels=generated,
     )
     return comparison, out
 
