@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from robattr.attacks import integrated_gradients
 from robattr.cli import app
-from robattr.errors import CheckpointError
+from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import OutputDir, evaluate, scaled
 from robattr.models import load_weights, save_model, zoo
 from robattr.reporting import model_card, read_run
@@ -109,6 +109,9 @@ def test_a_model_of_the_zoo_has_its_card(tmp_path):
     file = tmp_path / "card.md"
     assert CliRunner().invoke(app, ["card", "gtsrb/ig-sum-norm-tuned", "-o", str(file)]).output == f"wrote {file}\n"
     assert file.read_text("utf-8") == card
+    wrong = CliRunner().invoke(app, ["card", "gtsrb/ig-sumnorm-tuned"])
+    assert isinstance(wrong.exception, InvalidInput)
+    assert "did you mean 'gtsrb/ig-sum-norm-tuned'" in str(wrong.exception)
 
 
 def test_an_unfinished_run_has_no_card(tmp_path):

@@ -104,10 +104,14 @@ def card(
     from robattr.models import zoo
     from robattr.reporting import model_card
 
-    if (entry := zoo.entries().get(run.as_posix())) and not run.exists():
-        text, path = entry.card.read_text(encoding="utf-8"), out
-    else:
+    path = out
+    if run.exists():
         text, path = model_card(run, license=license), out or run / "README.md"
+    elif entry := (known := zoo.entries()).get(run.as_posix()):
+        text = entry.card.read_text(encoding="utf-8")
+    else:
+        name = run.as_posix()
+        raise InvalidInput(f"expected a run directory or a model of the zoo, got {name!r}: {nearest(name, known)}")
     if path is None:
         typer.echo(text)  # it comes with the package
         return
