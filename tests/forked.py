@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # a server that has asked CUDA itself leaves forks that cannot use it
 FORKS = get_context("forkserver")
 FORKS.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.run", "robattr.cli", "robattr.training"])
 
