@@ -38,8 +38,9 @@ EXAMPLES = 300  # fewest test examples
 SHOWN = ("nat_acc", "adv_acc", "topk", "kendall", "insertion_over_constant", "attacked_over_constant")
 PREFACE = """\
 Models by how well their integrated-gradients maps hold under the `strict` protocol, with what the maps explain beside
-it: a constant map is perfectly robust. Brackets are 95% intervals over examples. *GPU minutes* are those of the
-training that made the weights; a dash is a training that was not on one GPU. Flagged rows are to be read with doubt.
+it: a constant map is perfectly robust. Brackets are 95% intervals over examples. *GPU minutes* are the
+wall-clock time of the training that made the weights, also where it waited or shared the GPU with other work: no
+measure of a method's cost; a dash is a training that was not on one GPU. Flagged rows are to be read with doubt.
 The [rules](leaderboard_rules.md) say how to add a model; [one page](board.html) sorts and filters the same rows."""
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from robattr import audit
 from robattr.attacks import IFIA, from_callable, integrated_gradients, simple_gradient
 from robattr.auditing import arithmetic
-from robattr.auditing.arithmetic import agreement, choose, gained
+from robattr.auditing.arithmetic import Agreement, agreement, choose, gained
 from robattr.errors import InvalidInput
 from robattr.evaluation import scaled
 
@@ -58,6 +58,8 @@ def test_agreement_is_that_of_the_scores_under_noise(images: tuple[Tensor, Tenso
     assert low.topk == pytest.approx(-1 / 6)
     assert low.correlation == pytest.approx(-4 * 63 / (64 * 63))  # the 63 pairs with the largest are turned round
     assert not low.enough
+    assert not Agreement(1.0, 0.0, float("nan"), True).enough
+    assert not Agreement(1.0, float("nan"), 0.0, True).enough
     (noisy,) = {tuple(z.flatten().tolist()) for z in seen if not torch.equal(z, x)}  # the same in both precisions
     far = (torch.tensor(noisy).view_as(x) - x).abs()
     inside = (x > 0.1) & (x < 0.9)

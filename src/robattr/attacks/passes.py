@@ -8,7 +8,7 @@ J is a loss of `losses`, or a change d(x, z) of the formula; then r is the clean
 A large network takes minutes to compile twice differentiated, so few functions serve all attacks (`compiled_gradient`,
 `compiled_map`). A loss needs the map alone: ∇_z J(S̃(z)) = (∂S̃/∂z)ᵀ v with v = ∂J/∂S̃, and so one function
 z, v ↦ (∂S̃/∂z)ᵀ v serves all losses. Of the relative twins β is a tensor, and one function serves them all; the paper's
-twin has its own, which is half as large.
+twin has its own, which is a third smaller.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Job(ExampleSet):
     @cached_property
     def per_pass(self) -> float:
         """Seconds of a second-order pass of one example."""
-        return pace(self.attacks()[0], self.x[:1].to(self.device), self.y[:1].to(self.device))
+        return pace(self._costed[0], self.x[:1].to(self.device), self.y[:1].to(self.device))
 
     def measured(self) -> list[Record]:
         """The records of all examples, in order of id."""
