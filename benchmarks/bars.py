@@ -16,6 +16,7 @@ from robattr import recipes
 SCHEDULE = "The paper's schedule"
 AUDITS = "Audit of 100 images"
 SPENT = "Where the time of the attack goes"
+HARDENED = "Hardening by default settings"
 
 
 @dataclass(frozen=True)

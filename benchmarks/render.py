@@ -101,6 +101,12 @@ def sections(files: Sequence[dict[str, Any]]) -> Iterator[str]:
         [evaluation_row(each) for each in files if "summary" in each],
     )
     yield from answered(
+        "How long does it take to harden a real network?",
+        "`robattr harden` by default settings, uncompiled; minutes of all its steps, without the two audits.",
+        ("case", "batch", "seconds a step", "minutes", "GiB"),
+        [[name(*pair), *map(number, row)] for pair in cases for _, row in table_rows(pair[1], bars.HARDENED)],
+    )
+    yield from answered(
         "How close is the faster attack to the reference's?",
         CLOSE,
         agreement.COLUMNS,
