@@ -7,9 +7,9 @@
 and the derivatives of each of them are the other two. torch instead writes ∂⟨v, InputGradient(g, W)⟩/∂W, which every
 step on ‖IG‖₁ needs, as a convolution of v whose kernel is g, as large as an image: GPUs have no fast kernel for that.
 
-`CustomDerivatives()` is the mode in which torch's convolutions are these. Two more functions are replaced there: batch
-norm with frozen statistics is s·x + t, because torch's takes a dozen operations for its second derivative; torch's hard
-sigmoid, which has none, is min(max(x + 3, 0), 6)/6.
+`CustomDerivatives()` is the mode in which torch's convolutions are these. Three more functions are replaced there:
+batch norm with frozen statistics is s·x + t, because torch's takes a dozen operations for its second derivative; hard
+sigmoid, whose own has none, is min(max(x + 3, 0), 6)/6; attention is that of `formula.attention`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+
+from robattr.formula.attention import attention
 
 aten = torch.ops.aten
 
@@ -120,7 +122,7 @@ def _blank(like: Tensor, shape: torch.Size) -> Tensor:
 
 
 class CustomDerivatives(TorchFunctionMode):
-    """While active, torch's convolutions, frozen batch norms and hard sigmoids have the derivatives above."""
+    """While active, torch's convolutions, attention, frozen batch norms and hard sigmoids are those above."""
 
     def __torch_function__(
         self,
@@ -221,6 +223,8 @@ REPLACED: dict[Any, Callable[..., Tensor | None]] = {
     F.batch_norm: _batch_norm,
     torch.batch_norm: _aten_batch_norm,
     aten.batch_norm.default: _aten_batch_norm,
+    F.scaled_dot_product_attention: attention,
+    aten.scaled_dot_product_attention.default: attention,
     F.hardsigmoid: _hardsigmoid,
     aten.hardsigmoid.default: _hardsigmoid,
 }

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from robattr.errors import InvalidInput, UnsupportedModel, nearest
-from robattr.formula.network import Bound, differentiated, gradient, no_gradient, per_example
+from robattr.formula.attention import differentiated
+from robattr.formula.network import Bound, gradient, no_gradient, per_example
 from robattr.formula.scalars import Scalar
 
 

@@ -14,16 +14,16 @@ Nothing of this outlives the call: train/eval flags, `requires_grad` and buffers
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from robattr.errors import InvalidInput, UnsupportedModel, shape_of
+from robattr.formula.attention import differentiated
 from robattr.formula.convolution import CustomDerivatives
 
 Model: TypeAlias = Callable[[Tensor], Tensor]
@@ -176,15 +176,6 @@ def vjp(f: Callable[[Tensor], Tensor], z: Tensor, v: Tensor) -> Tensor:
         point = z.detach().requires_grad_()
         (back,) = torch.autograd.grad(f(point), point, v, create_graph=wanted)
     return back
-
-
-FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-
-
-def differentiated(*, once: bool) -> AbstractContextManager[None]:
-    """While open, attention runs the fused kernels, if at most one derivative follows, else the plain one."""
-    found: AbstractContextManager[None] = sdpa_kernel(FUSED if once else SDPBackend.MATH)
-    return found
 
 
 @contextmanager
