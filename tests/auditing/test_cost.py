@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import robattr
 from audit_fixtures import Plain, bars
 from robattr.auditing import Plan, cost, wrap
+from robattr.evaluation import cost as evaluation
 from robattr.evaluation import scaled, suite
 
 
@@ -73,14 +74,15 @@ def test_the_time_of_an_audit_counts_its_passes(monkeypatch) -> None:
     first = 3 * (50 * 4 * 10 + 51 * screen + 5 * score)  # three restarts of 50 iterations, windows of 10
     once = 25 * 4 * 10 + 26 * screen + 3 * score  # one restart of half the iterations
     curve = 3 * 10 * once  # on each of the ten, at three radii beside the protocol's
-    assert paper == pytest.approx(10 * first + curve)
+    noise = 10 * score
+    assert paper == pytest.approx(10 * (first + noise) + curve)
     climb = 4 * 10 + 2  # with the term that keeps the prediction
     several, one = (n * (25 * climb + 3 * score) + (25 * n + 1) * screen for n in (4, 1))  # twins of 25 iterations
     search = (suite.QUERIES + 2) * screen + -(-suite.QUERIES // 10) * score
-    harder = 10 * score + 2 * several + search + 2 * one
-    assert both == pytest.approx(10 * (first + harder) + 2 * curve)  # the attack of `paper` runs once
-    net = Plain()  # on a GPU, compiled in a second for each tensor of parameters, which halves the rest
-    tensors = len(list(net.parameters()))
+    harder = noise + 2 * several + search + 2 * one
+    assert both == pytest.approx(10 * (first + noise + harder) + 2 * curve)  # the attack of `paper` runs once
+    net = Plain()  # compiled, on a GPU
+    compilation, left = evaluation.COMPILATION * len(list(net.parameters())), 1 - evaluation.SAVED
     compiled = cost.audit_seconds(4.0, protocol, examples=10, on_gpu=net)
-    assert compiled == (pytest.approx(tensors + paper / 2), pytest.approx(2 * tensors + both / 2))
+    assert compiled == (pytest.approx(compilation + left * paper), pytest.approx(2 * compilation + left * both))
     assert torch.cuda.is_available() or cost.memory(torch.device("cpu")) > 2**20

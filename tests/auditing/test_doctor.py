@@ -205,18 +205,21 @@ def test_costs_are_reported_with_a_remedy(monkeypatch) -> None:
     found = robattr.doctor(Plain().eval(), shape=(1, 8, 8), plan=Plan(m=8, batch=4), device="cpu")
     warned = finding(found, "cost")
     assert (warned.level, "chunk=" in warned.remedy) == ("warn", True)
-    # 100 examples of 12,228 passes and 16 · 3 radii of 2,149 (tests/auditing/test_cost.py), of which four take a second
-    assert "3.8 days (paper)" in finding(found, "audit").finding
+    # 100 examples of 14,238 passes and 16 · 3 radii of 2,149 (tests/auditing/test_cost.py), of which four take a second
+    assert "4.4 days (paper)" in finding(found, "audit").finding
     assert "GPU" in finding(found, "audit").remedy
 
 
 def test_the_time_of_an_audit_is_that_of_the_datasets_protocol(monkeypatch) -> None:
-    """15 iterations and 10 points on fashion-mini instead of 50 and 100: 3 restarts of 15 · 40 + 15 · 21 passes."""
+    """15 iterations and 10 points on fashion-mini instead of 50 and 100: 3 restarts of 15 · 40 + 15 · 21 passes.
+
+    And ten maps under noise.
+    """
     monkeypatch.setattr("robattr.evaluation.diagnostics.RADII", (0.5, 1.0, 2.0, 4.0))  # shortened in conftest.py
     monkeypatch.setattr("robattr.evaluation.cost.seconds_per_pass", lambda *_: 4e-3)
     found = robattr.doctor(robattr.models.small_cnn(), "fashion-mini", device="cpu")
     curve = 16 * 3 * (8 * 40 + 8 * 21)  # half the iterations, at three radii beside the protocol's
-    passes = 100 * 3 * (15 * 40 + 15 * 21) + curve
+    passes = 100 * (3 * (15 * 40 + 15 * 21) + 10 * 21) + curve
     assert f"{passes / 1000 / 60:.1f} min (paper)" in finding(found, "audit").finding
 
 

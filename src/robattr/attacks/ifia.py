@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,14 @@ from robattr.formula.network import bind, second_order
 from robattr.metrics import kendall
 
 LEAST = 3  # rows of compiled passes, and their divisor: attacks with the restarts of `paper` and without share them
+
+
+class Costs(NamedTuple):
+    """Passes of an attack on one example: of its gradients and of coarse scores, which lead it, and of scores."""
+
+    gradients: int
+    screens: int
+    scores: int
 
 
 @dataclass(frozen=True)
@@ -186,24 +195,17 @@ class IFIA:
 
         A map of n nodes takes n forward and n backward passes, its gradient as many again, the label one.
         """
-        climb, scores = self._costs
-        return climb + scores
+        return sum(self.costs)
 
     @property
-    def leading(self) -> float:
-        """The share of the cost in the precision of `directions`."""
-        climb, scores = self._costs
-        return climb / (climb + scores)
-
-    @property
-    def _costs(self) -> tuple[int, int]:
-        """Passes of the climb, with the coarse scores of its iterates, and of the scores."""
+    def costs(self) -> Costs:
+        """The cost in its three parts."""
         gradient = 0 if self.kind in GRADIENT_FREE else 4 * self.guide.nodes + 2 * (self.keep > 0)
         searched = self.kind == "score"  # a search looks at its start, too
-        screen = (len(self.betas) * self.steps + 1 + searched) * (2 * self.screen.nodes + 1) if self.screen else 0
+        iterates = len(self.betas) * self.steps
+        screen = (iterates + 1 + searched) * (2 * self.screen.nodes + 1) if self.screen else 0  # and the clean map
         scored = self.scored + (searched and not self.screen)
-        climb = len(self.betas) * self.steps * gradient + screen  # the clean map is screened as well
-        return self.restarts * climb, self.restarts * scored * (2 * self.map.nodes + 1)
+        return Costs(*(self.restarts * n for n in (iterates * gradient, screen, scored * (2 * self.map.nodes + 1))))
 
     def rows(self, x: Tensor) -> int:
         """How many restarts of examples run together: all restarts of at least one."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +17,7 @@ from robattr.engine.batch_size import rows_that_fit
 from robattr.engine.parts import Parts
 from robattr.engine.precision import precision
 from robattr.evaluation.protocol import Protocol
-from robattr.evaluation.suite import schedule
+from robattr.evaluation.suite import noise_control, schedule
 from robattr.formula.attribution import IG
 from robattr.formula.network import bind, gradient, second_order
 from robattr.formula.quadrature import midpoint
@@ -25,26 +28,53 @@ ENOUGH = 0.25  # seconds for one example above which no batch is timed
 BATCH = 256  # examples that are timed on a GPU, at most
 RUNS = 20  # of a batch: the fastest counts, because other processes and the start of threads slow some of them
 SECOND_ORDER = 4  # forward and backward passes in a second-order one
-COMPILATION = 1.0  # seconds per tensor of parameters: 0.8 to 1.3 on ResNet-50 and ViT-B/16, where nothing is cached
-SAVED = 0.5  # of the time of an attack on a GPU, by compiling it: 0.58 of ResNet-50's gradients
+COMPILATION = 0.7  # seconds per tensor of parameters where nothing is cached: of ResNet-50, in `paper` and in `strict`
+SAVED = 0.55  # of the time of an attack on a GPU, by compiling it: 45 s instead of 103 s for 27 images, ResNet-50
 PAYS = 1.25  # an attack is compiled where that saves so many times what it takes
 
 
 def attack_passes(protocol: Protocol, attacks: Sequence[IFIA], *, images: bool) -> int:
-    """Passes of the protocol's attacks for one example. Of `strict` the first round: most have converged after it."""
+    """Passes of the protocol's attacks and of random noise for one example.
+
+    Of `strict`, which has the noise among its attacks, the first round: most have converged after it.
+    """
     rounds = [0, *(attack.round for attack in schedule(protocol, images=images))]
-    return sum(attack.cost for attack, number in zip(attacks, rounds, strict=True) if number == 0)
+    passes = sum(attack.cost for attack, number in zip(attacks, rounds, strict=True) if number == 0)
+    return passes if protocol.strict else passes + noise_control(attacks[0]).cost
 
 
 def pace(attack: IFIA, x: Tensor, y: Tensor) -> float:
-    """`seconds_per_pass` of an attack; its directions and coarse scores may be in a lower precision."""
-    source = attack.source or attack.model
-    own = seconds_per_pass(source, x, y)
-    if attack.directions is None:
-        return own
-    with precision(attack.directions, x.device.type):
-        leading = seconds_per_pass(source, x, y)
-    return attack.leading * leading + (1 - attack.leading) * own
+    """Seconds of a second-order pass in an attack that is not compiled; on a GPU from its own gradients and maps."""
+    if x.is_cuda:
+        return Parts().whole(lambda: attack_pace(attack, x, y))
+    return seconds_per_pass(attack.source or attack.model, x, y)
+
+
+def attack_pace(attack: IFIA, x: Tensor, y: Tensor) -> float:
+    """`pace`, measured on as many examples as the attack takes at once, with maps of few nodes."""
+    few = replace(attack, map=attack.guide, window=1, batch=None)
+    rows, kind = min(BATCH, attack.rows(x)), x.device.type
+    x, y = x[:1].expand(rows, *x.shape[1:]), y[:1].expand(rows)
+    with second_order(attack.model), second_order(attack.source or attack.model):
+        score = _fastest(lambda: few.map_and_label(x, y), kind)
+        climb = _fastest(lambda: few.direction(x, y), kind) - score
+        with precision(attack.directions, kind) if attack.directions else nullcontext():
+            screen = _fastest(lambda: few.map_and_label(x, y), kind)
+    nodes, costs = few.map.nodes, attack.costs
+    gradients, maps = costs.gradients / (4 * nodes), (costs.screens * screen + costs.scores * score) / (2 * nodes + 1)
+    return SECOND_ORDER * (gradients * climb + maps) / rows / attack.cost
+
+
+def _fastest(run: Callable[[], Any], kind: str, *, runs: int = 3) -> float:
+    """Seconds of the fastest of some runs; the first includes what torch sets up."""
+    times = []
+    for _ in range(runs):
+        began = time.perf_counter()
+        run()
+        if kind == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    return min(times)
 
 
 def compilation_pays(model: nn.Module, seconds: float) -> bool:
@@ -83,13 +113,6 @@ def _seconds(model: nn.Module, x: Tensor, y: Tensor, *, examples: int, nodes: in
     """The fastest of some runs."""
     change = l1 @ IG(rule=midpoint(nodes))
     x, y = x[:1].expand(examples, *x.shape[1:]), y[:1].expand(examples)
-    times = []
     with second_order(model), torch.no_grad():
         net = bind(model).detach()
-        for _ in range(runs):
-            began = time.perf_counter()
-            gradient(lambda z: change(net, x, z, y), x + 0.01)
-            if x.is_cuda:
-                torch.cuda.synchronize(x.device)
-            times.append(time.perf_counter() - began)
-    return min(times)
+        return _fastest(lambda: gradient(lambda z: change(net, x, z, y), x + 0.01), x.device.type, runs=runs)
