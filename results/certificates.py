@@ -36,8 +36,8 @@ these: pixels proved to stay inside or outside the top K, top pixels proved to s
 cosine. σ and r are shares of the pixel range (r = 0.1: one pixel by 25.5 of 255, or all 784 by 0.9); K is 10% of the
 pixels. *Noisy* is the accuracy on n noisy copies. Brackets are 95% intervals over images.
 
-`fashion-mini` models are small networks; `fashion-mnist/madry`, `…/ig-norm`, `…/ig-sum-norm` and `gtsrb/madry` have the
-paper's network and recipe; the others are of the zoo, on few images because a CPU made them."""
+`fashion-mini` models are small networks; names without `-tuned` of the other datasets have the paper's network and
+recipe. Few images, because a CPU made them."""
 ATTACKS = """\
 Attacks: PGD through the average, on the smoothed answer, on IFIA's loss and on the cosine. Within the certified
 radius nothing may break; within three times the radius nothing is claimed. The last two columns are means over the
@@ -90,7 +90,8 @@ CASES = (
     Case("fashion-mnist/ig-sum-norm", examples=25, weights="results/in_progress/fashion-mnist-ig-sum-norm"),
     Case("fashion-mnist/madry-tuned", examples=25),
     Case("fashion-mnist/ig-sum-norm-tuned", examples=25),
-    Case("gtsrb/madry", examples=25, weights="results/in_progress/gtsrb-madry"),
+    Case("gtsrb/madry", examples=25),
+    Case("gtsrb/ig-norm", examples=25),
     Case("gtsrb/ig-sum-norm", examples=25),
     Case("gtsrb/madry-tuned", examples=25),
     Case("gtsrb/ig-norm-tuned", examples=25),
