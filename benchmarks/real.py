@@ -96,11 +96,11 @@ def passes_per_second(model: nn.Module, x: Tensor, y: Tensor, device: torch.devi
     assert guide is not None
     x, y = x[:rows].to(device), y[:rows].to(device)
     with second_order(model), precision("bf16", device.type), torch.no_grad():
-        gradient = passes.compiled_gradient(model, guide, kind="topk", beta=1.0, keep=0.0)
+        gradient = passes.compiled_gradient(model, guide, kind="topk", keep=0.0)
         mask = torch.zeros(len(x), SIZE, SIZE, device=device)
         mask[:, : SIZE // 10] = 1
-        (found,) = timed(lambda: gradient(x, y, mask, y), device=device)
-        spent = profiled(lambda: gradient(x, y, mask, y), device)
+        (found,) = timed(lambda: gradient(x, y, mask, y, 1.0), device=device)
+        spent = profiled(lambda: gradient(x, y, mask, y, 1.0), device)
     return 1e3 * len(x) * guide.nodes / found.ms, spent
 
 

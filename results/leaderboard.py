@@ -90,7 +90,17 @@ def flags(e: EvaluationResults) -> tuple[str, ...]:
     """The reasons to doubt a row: flags and alarms of the evaluation, failed attacks, maps that explain nothing."""
     said = [str(alarm) for alarm in e.summary.get("alarms") or ()]  # one for every flag but this, of two evaluations
     said += [TRANSFER] if TRANSFER in (e.summary.get("flags") or ()) else []
+    said += [f"measured by {e.protocol}, a weaker attack than strict v{STRICT_VERSION}"] if outdated(e) else []
     return tuple(dict.fromkeys([*said, *([e.failures] if e.failures else []), *unexplained(e)]))
+
+
+def outdated(e: EvaluationResults) -> bool:
+    """Whether an earlier version of the strict protocol made the record; the board shows it with a flag."""
+    return e.summary.get("protocol") == "strict" and _version(e) < STRICT_VERSION
+
+
+def _version(e: EvaluationResults) -> int:
+    return int((e.summary.get("settings") or {}).get("version", 1))
 
 
 def entries(runs: Sequence[RunResults]) -> list[Entry]:
@@ -98,7 +108,7 @@ def entries(runs: Sequence[RunResults]) -> list[Entry]:
     found = []
     for run in runs:
         for e in run.evaluations:
-            if broken := violations(run, e):
+            if not outdated(e) and (broken := violations(run, e)):
                 raise InvalidInput(f"{e.source.name} does not belong on the board: {'; '.join(broken)}")
             cells = (_cost(run), *((str(c := make_cell(e, COLUMN[key])), c.value) for key in SHOWN))
             found.append(Entry(run.dataset, run.name, e.examples, cells, flags(e)))
@@ -107,8 +117,15 @@ def entries(runs: Sequence[RunResults]) -> list[Entry]:
 
 
 def records() -> list[Path]:
-    """What the board renders: the published evaluations by today's strict protocol, and what was submitted."""
-    return sorted([*RESULTS.glob(f"*-strict-v{STRICT_VERSION}-ig.json"), *RECORDS.glob("*.json")])
+    """What the board renders: published evaluations by strict, from its second version, and what was submitted.
+
+    Of several of a model, the one by the latest version.
+    """
+    latest: dict[str, tuple[int, Path]] = {}
+    for file in RESULTS.glob("*-strict-v*-ig.json"):
+        model, _, version = file.name.removesuffix("-ig.json").rpartition("-strict-v")
+        latest[model] = max(latest.get(model, (0, file)), (int(version), file))
+    return sorted([*(file for _, file in latest.values()), *RECORDS.glob("*.json")])
 
 
 def markdown(rows: Sequence[Entry]) -> str:

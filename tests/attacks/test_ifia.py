@@ -30,6 +30,7 @@ from robattr.engine.compiled import traced
 from robattr.errors import InvalidInput
 from robattr.evaluation.protocol import LOSSES
 from robattr.formula.change import displacement
+from robattr.formula.neighbourhoods import LinfBall
 from robattr.formula.network import Model, second_order
 from robattr.formula.quadrature import midpoint
 from robattr.formula.sizes import l2, power
@@ -394,10 +395,10 @@ def test_compiled_functions_give_the_gradient_of_every_loss_and_twin(
     map = integrated_gradients(N)
     clean = map(net, x, y).detach()
     reference = loss_reference(kind, clean, lambda: clean, k=K, target=None)
-    how = {"kind": kind, "beta": beta, "keep": keep, "relative": relative}
+    how = {"kind": kind, "keep": keep, "relative": relative}
     with torch.no_grad(), second_order(net):
-        found = passes.compiled_gradient(net, map, **how)(x, y, reference, y)
-        plain = passes.attack_gradient(net, map, **how)(x, y, reference, y)
+        found = passes.compiled_gradient(net, map, **how)(x, y, reference, y, beta)
+        plain = passes.attack_gradient(net, map, **how)(x, y, reference, y, beta)
     for ours, theirs in zip(found, plain, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
 
@@ -421,14 +422,12 @@ def test_twins_of_a_protocol_share_their_compiled_functions(
             passes.compiled_map(net, map)(x, y)
         assert len(made) == 1
         clean = maps[0](net, x, y)
-        passes.compiled_gradient(net, maps[1], kind="topk", beta=1.0, keep=0.0)(x, y, clean, y)  # the paper's
+        passes.compiled_gradient(net, maps[1], kind="topk", keep=0.0)(x, y, clean, y, 1.0)  # the paper's
         assert len(made) == 2
         for kind in ("soft_topk", "rank", "mass_center", "cosine"):
             reference = loss_reference(kind, clean, lambda: clean, k=K, target=None)
             for beta in (10.0, 30.0):
-                passes.compiled_gradient(net, maps[1], kind=kind, beta=beta, keep=0.1, relative=True)(
-                    x, y, reference, y
-                )
+                passes.compiled_gradient(net, maps[1], kind=kind, keep=0.1, relative=True)(x, y, reference, y, beta)
     assert len(made) == functions
 
 
@@ -504,18 +503,32 @@ def test_a_known_clean_map_changes_nothing(case) -> None:
         torch.testing.assert_close(one, two, rtol=0, atol=1e-12)
 
 
-def test_a_later_twin_starts_at_the_best_point_so_far(case) -> None:
+def test_a_twin_sharpens_as_the_step_shrinks(case) -> None:
+    """Against the formula, written out: β of 5 to 50 in equal ratios, a step of ε·5/β, a quarter of momentum."""
     net, x, y = case
-    attack = IFIA(net, EPS, ALPHA, 4, k=K, map=integrated_gradients(N), beta=(5.0, 50.0), adaptive=True, start="ball")
-    walk = list(attack.iterates(rows_of(attack, x, y)))
-    assert [int(step.t[0]) for step in walk] == list(range(1, 9))
-    for b in range(len(x)):
-        kept = [step for step in walk[:4] if step.kept[b]]
-        best = min(kept, key=lambda step: float(step.scores["kendall"][b])) if kept else None
-        if best is not None:  # the first warm step is at most ε/4 long
-            assert (walk[4].x[b] - best.x[b]).abs().max() <= EPS / 4 + 1e-12
-    alone = replace(attack, beta=5.0)(x, y)
-    assert (attack(x, y).score <= alone.score).all()
+    attack = IFIA(net, EPS, ALPHA, 4, k=K, map=integrated_gradients(N), beta=(5.0, 50.0), relative=True, start="ball")
+    rows = rows_of(attack, x, y)
+    walk = list(attack.iterates(rows))
+    mask = loss_reference("topk", rows.clean, lambda: rows.clean, k=K, target=None)
+    z = before = attack.starts(x, rows.names)
+    within = LinfBall(EPS, attack.bounds)
+    with second_order(net):
+        for t, found in enumerate(walk):
+            beta = 5.0 * 10 ** (t / 3)
+            assert attack.betas[t] == pytest.approx(beta)
+            direction = passes.attack_gradient(net, attack.guide, kind="topk", keep=0.0, relative=True)
+            with torch.no_grad():
+                u = within.project(z + EPS * 5.0 / beta * direction(z, y, mask, y, beta)[0].sign(), x)
+                z, before = within.project(z + 0.75 * (u - z) + 0.25 * (z - before), x), z
+            torch.testing.assert_close(found.x, z)
+    assert [int(step.t[0]) for step in walk] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("beta", [(10.0, 30.0, 100.0), (10.0,), (30.0, 10.0), (10.0, inf), (0.0, 10.0)])
+def test_a_twin_sharpens_between_two_numbers(case, beta: tuple[float, ...]) -> None:
+    net, x, y = case
+    with pytest.raises(InvalidInput, match="two growing ones"):
+        IFIA(net, EPS, ALPHA, 2, k=K, map=integrated_gradients(N), beta=beta)(x, y)
 
 
 def test_scoring_fewer_iterates_scores_a_subset(case) -> None:

@@ -34,7 +34,7 @@ def test_a_strict_table_from_the_runs_of_the_first(tmp_path: Path, monkeypatch: 
     assert execute(tasks(jobs("table1", tmp_path, datasets=["fashion-mini"], examples=2)), device="cpu") is None
     strict = invoke(*words, "--device", "cpu", "--protocol", "strict")
     assert strict.count("done before") == 1  # the training
-    assert "strict v2 protocol" in (tmp_path / "table1-strict" / "table.md").read_text(encoding="utf-8")
+    assert "strict v3 protocol" in (tmp_path / "table1-strict" / "table.md").read_text(encoding="utf-8")
     names = sorted(path.name for path in (tmp_path / "fashion-mini" / "natural" / "records").glob("*.json"))
     assert names == ["paper-ig.json", "strict-ig.json"]
 

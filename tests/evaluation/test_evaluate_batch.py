@@ -81,7 +81,11 @@ def test_strict_begins_with_the_papers_attacks() -> None:
     assert [getattr(first[0], f) for f in same] == [getattr(more[0], f) for f in same]
     climbing = [a for a in more[1:] if a.kind not in ("random", "score")]
     assert all(a.start == "ball" and a.adaptive and a.keep > 0 and a.relative for a in climbing)
-    assert len({a.seed for a in climbing}) == len(climbing)
+    planned = [
+        (a.seed, s.round) for a, s in zip(more[1:], hard.attacks, strict=True) if a.kind in ("soft_topk", "rank")
+    ]
+    assert len(planned) > 4
+    assert all(seed == 1 + number for seed, number in planned), "each round from its own starts"
     assert {a.kind for a in more[1:]} >= {"random", "score", "soft_topk", "rank"}
     assert prediction_attacks(easy, net) == prediction_attacks(hard, net)[:1]
     assert prediction_attacks(hard, net)[1].restarts >= 3
@@ -98,7 +102,7 @@ def test_strict_does_not_depend_on_the_scale_of_the_weights() -> None:
         hidden[3].weight *= 1e3
     x = 0.2 + 0.6 * torch.rand(6, 1, 8, 8, dtype=torch.float64)
     y = net(x).argmax(dim=1)
-    protocol = replace(scaled("mine", pixels=64, bounds=(0.0, 1.0), eps=0.1), steps=6, pgd_steps=2, repeats=1)
+    protocol = replace(scaled("mine", pixels=64, bounds=(0.0, 1.0), eps=0.1), steps=20, pgd_steps=2, repeats=1)
 
     def score(model: nn.Module, by: str) -> float:
         p = protocol if by == "paper" else strict(protocol)

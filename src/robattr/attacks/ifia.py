@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 import torch
@@ -21,7 +21,7 @@ from robattr.attacks.result import AttackResult, Iterate, Measure, Rows, collect
 from robattr.attacks.walk import Walk
 from robattr.engine.batch_size import rows_that_fit
 from robattr.errors import InvalidInput
-from robattr.formula.ascent import APGD, PGD, Ascent, RandomSearch, RandomSigns
+from robattr.formula.ascent import APGD, PGD, Annealed, Ascent, RandomSearch, RandomSigns, geometric
 from robattr.formula.change import Change
 from robattr.formula.neighbourhoods import LinfBall
 from robattr.formula.network import bind, second_order
@@ -52,14 +52,14 @@ class IFIA:
     Iterates are scored on the true net. Those that change the prediction are not eligible, but the ascent continues
     from them; among the others the strictly lowest first measure wins.
 
-    beta              several: an ascent of `steps` iterations on each twin in turn, the second and later ones from the
-                      best point so far by the measure `aim` (default: the first one)
+    beta              a pair: the twin sharpens from the first to the second in equal ratios, one for each iteration,
+                      and the step shrinks as much, from ε (`Annealed`)
     restarts, start   "step": restart 0 starts at x, the others one random sign step away, on the same lattice x + αℤ;
                       "ball": every restart starts at a uniform random point of the ball
-    adaptive          APGD (momentum and step halving, from 2ε, or ε/4 at the best point so far) instead of PGD;
-                      kind "score" is a random search without gradients, "random" draws random signs
+    adaptive          APGD (momentum and step halving, from 2ε) instead of PGD, on one twin; kind "score" is a random
+                      search without gradients, "random" draws random signs
     keep              weight of the term −keep·relu(margin), which turns the ascent back where the prediction flips
-    every             score every so many iterates, and the last one of each ascent
+    every             score every so many iterates, and the last one
     window            above 1, if the map has a coarse version: that one gives the direction, and of so many successive
                       iterates only the one that it scores lowest (by `aim`) is scored; `every` does not count then
     directions        precision of the products that lead the attack, its direction and the coarse scores (tf32, bf16);
@@ -81,7 +81,7 @@ class IFIA:
     k: int = 100
     restarts: int = 1
     map: AttributionMap = field(default_factory=integrated_gradients)
-    beta: float | tuple[float, ...] = 1.0
+    beta: float | tuple[float, float] = 1.0
     relative: bool = False
     bounds: tuple[float, float] = (0.0, 1.0)
     start: str = "step"
@@ -106,6 +106,8 @@ class IFIA:
         check_kind(self.kind)
         if self.start not in ("step", "ball"):
             raise InvalidInput(f"start must be 'step' or 'ball', got {self.start!r}")
+        if isinstance(self.beta, tuple) and not (len(self.beta) == 2 and 0 < self.beta[0] < self.beta[1] < inf):
+            raise InvalidInput(f"expected beta, or two growing ones such as (10.0, 1000.0), got {self.beta}")
         x, y = x.detach(), y.long()  # steps are counted in tensors like y
         names = torch.arange(len(x)) if ids is None else torch.as_tensor(ids)
         short = self.can_shorten(x).cpu()
@@ -138,7 +140,7 @@ class IFIA:
     def direction(self, x: Tensor, y: Tensor) -> Tensor:
         """∇J one random step away from x: what the ascent follows there."""
         rows = Rows(x, y, *self.map_and_label(x, y), names=[(i, 1) for i in range(len(x))])
-        return Walk(self, rows).gradient(self.betas[0])(self.starts(x, rows.names))[0]
+        return Walk(self, rows).gradient()(self.starts(x, rows.names))[0]
 
     @torch.no_grad()
     def map_and_label(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,19 +152,21 @@ class IFIA:
         """A map of the true net with the logits."""
         return (passes.map_and_logits if self.batch is None else passes.compiled_map)(self.model, map)
 
-    def ascent(self, *, warm: bool) -> Ascent:
-        """The ascent on one twin; `warm` where it starts at the best point so far."""
+    def ascent(self) -> Ascent:
         if self.kind == "random":
             return RandomSigns(self.steps, self.alpha)
         if self.kind == "score":
             return RandomSearch(self.steps, self.eps)
-        if self.adaptive:
-            return APGD(self.steps, self.eps / 4 if warm else 2 * self.eps)
-        return PGD(self.steps, self.alpha)
+        if isinstance(self.beta, tuple):
+            blunt, sharp = self.beta
+            return Annealed(self.steps, self.eps, self.eps * blunt / sharp)
+        return APGD(self.steps, 2 * self.eps) if self.adaptive else PGD(self.steps, self.alpha)
 
     @property
-    def betas(self) -> tuple[float, ...]:
-        return self.beta if isinstance(self.beta, tuple) else (self.beta,)
+    def betas(self) -> list[float]:
+        """The sharpness of the twin at each iteration."""
+        blunt, sharp = self.beta if isinstance(self.beta, tuple) else (self.beta, self.beta)
+        return geometric(blunt, sharp, self.steps) if blunt < sharp else [blunt] * self.steps
 
     @property
     def first(self) -> str:
@@ -182,7 +186,7 @@ class IFIA:
     @property
     def scored(self) -> int:
         """How many iterates of a restart are scored."""
-        return len(self.betas) * ceil(self.steps / (self.window if self.screen else self.every))
+        return ceil(self.steps / (self.window if self.screen else self.every))
 
     @property
     def places(self) -> list[int]:
@@ -202,10 +206,9 @@ class IFIA:
         """The cost in its three parts."""
         gradient = 0 if self.kind in GRADIENT_FREE else 4 * self.guide.nodes + 2 * (self.keep > 0)
         searched = self.kind == "score"  # a search looks at its start, too
-        iterates = len(self.betas) * self.steps
-        screen = (iterates + 1 + searched) * (2 * self.screen.nodes + 1) if self.screen else 0  # and the clean map
+        screen = (self.steps + 1 + searched) * (2 * self.screen.nodes + 1) if self.screen else 0  # and the clean map
         scored = self.scored + (searched and not self.screen)
-        return Costs(*(self.restarts * n for n in (iterates * gradient, screen, scored * (2 * self.map.nodes + 1))))
+        return Costs(*(self.restarts * n for n in (self.steps * gradient, screen, scored * (2 * self.map.nodes + 1))))
 
     def rows(self, x: Tensor) -> int:
         """How many restarts of examples run together: all restarts of at least one."""

@@ -1,7 +1,7 @@
 """The passes of an attribution attack at each iterate, as pure functions of tensors that the engine compiles.
 
-attack_gradient(z, y, r, label) -> (∇J (like z), J (rows,))   from the softplus twin: a gradient of gradients
-map_and_logits(z, y) -> (map, logits)                         from the true net: the scored map, the prediction
+attack_gradient(z, y, r, label, β) -> (∇J (like z), J (rows,))   from the softplus twin: a gradient of gradients
+map_and_logits(z, y) -> (map, logits)                            from the true net: the scored map, the prediction
 
 J is a loss of `losses`, or a change d(x, z) of the formula; then r is the clean input x.
 
@@ -32,18 +32,19 @@ from robattr.formula.network import Bound, affine_split, bind
 from robattr.formula.scalars import logit, margin
 from robattr.models.smooth import Smooth, has_activations, smooth
 
-AttackGradient = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+AttackGradient = Callable[[Tensor, Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
 MapAndLogits = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def attack_gradient(
-    model: nn.Module, guide: AttributionMap, *, kind: str | Change, beta: float, keep: float, relative: bool = False
+    model: nn.Module, guide: AttributionMap, *, kind: str | Change, keep: float, relative: bool = False
 ) -> AttackGradient:
     """The gradient in z of J(S̃(z), r) − keep·relu(margin(z, label)); β = inf means the true net."""
     net = _constant(model)
-    twin = net if beta == inf else _constant(smooth(model, beta, relative=relative))
 
-    def gradient(z: Tensor, y: Tensor, reference: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(z: Tensor, y: Tensor, reference: Tensor, label: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+        twin = net if beta == inf else _bound_as(smooth(model, beta, relative=relative), net)
+
         def value(v: Tensor) -> Tensor:
             loss = LOSSES[kind](guide(twin, v, y), reference) if isinstance(kind, str) else kind(twin, reference, v, y)
             return loss - keep * margin(net, v, label).relu() if keep else loss
@@ -60,17 +61,20 @@ def map_and_logits(model: nn.Module, map: AttributionMap) -> MapAndLogits:
 
 
 def compiled_gradient(
-    model: nn.Module, guide: AttributionMap, *, kind: str | Change, beta: float, keep: float, relative: bool = False
+    model: nn.Module, guide: AttributionMap, *, kind: str | Change, keep: float, relative: bool = False
 ) -> AttackGradient:
     """`attack_gradient` by functions of the network: z, v ↦ (∂S̃/∂z)ᵀ v, z ↦ S̃(z), and z ↦ ∇relu(margin(z))."""
-    if not isinstance(kind, str):
-        whole = partial(attack_gradient, model, guide, kind=kind, beta=beta, keep=keep, relative=relative)
-        own: AttackGradient = compiled(model, (guide, kind, beta, keep, relative), whole)
-        return own
-    sign = LINEAR.get(kind)
+    sign = LINEAR.get(kind) if isinstance(kind, str) else None
     hinge = compiled(model, "hinge", partial(_hinge, model))
+    whole = attack_gradient(model, guide, kind=kind, keep=keep, relative=relative)
 
-    def gradient(z: Tensor, y: Tensor, reference: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(z: Tensor, y: Tensor, reference: Tensor, label: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+        if not isinstance(kind, str):
+            own = compiled(
+                model, (guide, kind, beta, keep, relative), lambda: lambda z, y, r, to: whole(z, y, r, to, beta)
+            )
+            out: tuple[Tensor, Tensor] = own(z, y, reference, label)
+            return out
         twin = _twin(model, beta, z, relative=relative)
         pull = compiled(model, ("pull", guide, twin), partial(_pull, model, guide, twin))
         at = torch.full((), beta, dtype=z.dtype, device=z.device)
@@ -138,7 +142,11 @@ def _softened(net: Bound, model: nn.Module, twin: float | None, beta: Tensor) ->
     """The twin of a bound network by the choice of `_twin`; the compiler does not know the β of a relative one."""
     if twin == inf:
         return net
-    module = Smooth(model, beta, relative=True) if twin is None else smooth(model, twin)
+    return _bound_as(Smooth(model, beta, relative=True) if twin is None else smooth(model, twin), net)
+
+
+def _bound_as(module: nn.Module, net: Bound) -> Bound:
+    """A twin of a bound network, on the same parameters."""
     return Bound(module, net.parameters, net.buffers, affine_split(module))
 
 

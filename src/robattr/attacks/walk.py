@@ -37,36 +37,33 @@ class Walk:
 
     @torch.no_grad()  # the decorator, unlike a `with`, does not leak into the caller between two yields
     def iterates(self) -> Iterator[Iterate]:
-        """The scored points of each ascent in turn."""
+        """The scored points."""
         a, x = self.attack, self.rows.x
         within, rand = LinfBall(a.eps, a.bounds), per_example_rng.rand_like(self.rows.names, a.seed, 1)
-        best, lowest = a.starts(x, self.rows.names), torch.full_like(self.rows.y, inf, dtype=torch.float64)
-        for stage, beta in enumerate(a.betas):
-            grad = _FirstStep(self.gradient(beta), None if a.kind in GRADIENT_FREE else self._signs, self.rows)
-            points = a.ascent(warm=stage > 0).iterates(grad, x, within, start=best, rand=rand)
-            for found in self._scored(points):
-                value = found.scores[a.aim or a.first]
-                better = found.kept & (value < lowest)
-                best, lowest = where(better, found.x, best), torch.where(better, value.double(), lowest)
-                yield replace(found, t=stage * a.steps + found.t, still=grad.still)
+        grad = _FirstStep(self.gradient(), None if a.kind in GRADIENT_FREE else self._signs, self.rows)
+        points = a.ascent().iterates(grad, x, within, start=a.starts(x, self.rows.names), rand=rand)
+        for found in self._scored(points):
+            yield replace(found, still=grad.still)
 
-    def gradient(self, beta: float) -> GradAndValue:
-        """z ↦ (∇J, J) on the twin of sharpness β; a search takes J from its scores and needs no ∇J."""
+    def gradient(self) -> GradAndValue:
+        """z ↦ (∇J, J), at each call on the next twin; a search takes J from its scores and needs no ∇J."""
         a, rows = self.attack, self.rows
         if a.kind == "random":
             return lambda z: (torch.zeros_like(z), z.new_zeros(len(z)))
         if a.kind == "score":
             return lambda z: (z, self._climbed(z))
-        reference = rows.x
+        reference, betas = rows.x, iter(a.betas)
         if isinstance(a.kind, str):
-            reference = loss_reference(a.kind, rows.clean, partial(self._twin_map, beta), k=a.k, target=a.target)
+            reference = loss_reference(
+                a.kind, rows.clean, partial(self._twin_map, a.betas[0]), k=a.k, target=a.target
+            )  # fmt: skip
         build = passes.attack_gradient if a.batch is None else passes.compiled_gradient
         with reduced(a, rows):
-            pulled = build(a.source or a.model, a.guide, kind=a.kind, beta=beta, keep=a.keep, relative=a.relative)
+            pulled = build(a.source or a.model, a.guide, kind=a.kind, keep=a.keep, relative=a.relative)
 
         def directed(z: Tensor) -> tuple[Tensor, Tensor]:
             with reduced(a, rows):
-                return pulled(z, rows.y, reference, rows.label)
+                return pulled(z, rows.y, reference, rows.label, next(betas))
 
         return directed
 

@@ -36,10 +36,10 @@ PAYS = 1.25  # an attack is compiled where that saves so many times what it take
 def attack_passes(protocol: Protocol, attacks: Sequence[IFIA], *, images: bool) -> int:
     """Passes of the protocol's attacks and of random noise for one example.
 
-    Of `strict`, which has the noise among its attacks, the first round: most have converged after it.
+    Of `strict`, which has the noise among its attacks, the first two rounds: most have converged after them.
     """
     rounds = [0, *(attack.round for attack in schedule(protocol, images=images))]
-    passes = sum(attack.cost for attack, number in zip(attacks, rounds, strict=True) if number == 0)
+    passes = sum(attack.cost for attack, number in zip(attacks, rounds, strict=True) if number < 2)
     return passes if protocol.strict else passes + noise_control(attacks[0]).cost
 
 

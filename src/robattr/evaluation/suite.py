@@ -99,7 +99,7 @@ def attribution_attacks(
         relative=True,
         keep=p.keep,
     )
-    return [base, *(_attack(harder, a, i) for i, a in enumerate(schedule(p, images=images), start=1))]
+    return [base, *(_attack(harder, attack) for attack in schedule(p, images=images))]
 
 
 def noise_control(paper: IFIA) -> IFIA:
@@ -110,12 +110,15 @@ def noise_control(paper: IFIA) -> IFIA:
     )  # fmt: skip
 
 
-def _attack(harder: IFIA, attack: Attack, number: int) -> IFIA:
+def _attack(harder: IFIA, attack: Attack) -> IFIA:
+    """An attack of the schedule; each round has its own random starts."""
     if attack.kind == "random":  # the control, counted among the attacks
         return replace(harder, kind="random", alpha=harder.eps, steps=NOISE_TRIES, keep=0.0, window=1)
-    seeded = replace(harder, kind=attack.kind, seed=harder.seed + number)
+    seeded = replace(harder, kind=attack.kind, seed=harder.seed + 1 + attack.round)
     if attack.kind == "score":
         return replace(seeded, steps=QUERIES, keep=0.0)
     aim = attack.aim if attack.aim in harder.measures else None
     steps = max(1, round(attack.share * harder.steps))
-    return replace(seeded, beta=attack.betas, steps=steps, every=min(EVERY, steps), aim=aim)
+    blunt, sharp = attack.betas[0], attack.betas[-1]
+    beta = (blunt, sharp) if blunt < sharp else blunt
+    return replace(seeded, beta=beta, steps=steps, every=min(EVERY, steps), aim=aim)

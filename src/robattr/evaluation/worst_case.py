@@ -30,7 +30,7 @@ class WorstCase:
     noise     the scores under random noise
     passes    of the network, for the attacks on attributions and on predictions
     converged whether the last attacks on the example gained nothing more; None under `paper`
-    falling   what they gained: the fall of the scores on the last twins, or in the last round
+    falling   what they gained: the fall of the scores in the last round
     """
 
     worst: dict[str, Tensor]
@@ -138,7 +138,7 @@ def worst_case(
     planned = list(zip(schedule(p, images=x.dim() == 4), range(1, len(attacks)), strict=True))
     for number, group in groupby(planned, key=lambda entry: entry[0].round):
         before = {key: case.worst[key].clone() for key in COMPARED}
-        fell, missed = torch.zeros_like(case.falling), torch.zeros_like(short)
+        missed = torch.zeros_like(short)
         for attack, at in group:
             cost = _cost(attacks[at], short)
             runs = active & (case.passes + cost <= limit)
@@ -151,15 +151,13 @@ def worst_case(
             names = [ids[b] for b in chosen.tolist()]
             found = attacks[at](x[chosen], y[chosen], ids=names, clean=clean[chosen])
             case.add(attack.name, at, found, chosen)
-            fell[chosen] = torch.maximum(fell[chosen], _still_falling(attacks[at], found))
             if attack.kind == "random":
                 noise = found
-        if number > 0:
-            fell = torch.stack([before[key] - case.worst[key] for key in COMPARED]).amax(dim=0)
+        fell = torch.stack([before[key] - case.worst[key] for key in COMPARED]).amax(dim=0)
         case.falling = torch.where(active & ~missed, fell, case.falling)
-        gained = fell > p.tolerance
-        settled |= active & ~gained & ~missed
-        active &= gained | missed
+        if number > 0:  # the first round has nothing before it
+            settled |= active & ~missed & (fell <= p.tolerance)
+            active &= ~settled
     if noise is None:
         noise = control(x, y, ids=ids, clean=clean)
     case.noise = {name: noise.worst[name].masked_fill(~noise.kept, nan) for name in control.measures}
@@ -181,15 +179,6 @@ def _compared_of(found: AttackResult) -> dict[str, Tensor]:
 def _cost(attack: IFIA, short: Tensor) -> Tensor:
     """(B,) passes of an attack on each example; fewer where the map has a shortcut."""
     return torch.where(short, attack.shortened().cost, attack.cost)
-
-
-def _still_falling(attack: IFIA, found: AttackResult) -> Tensor:
-    """(B,) how much the score that the attack aims at fell on its last twin; 0 for attacks on one twin."""
-    stages = len(attack.betas)
-    if stages < 2 or attack.aim not in COMPARED:
-        return torch.zeros_like(found.score)
-    fell = found.history[attack.aim]
-    return fell[:, -1 - attack.scored // stages] - fell[:, -1]
 
 
 def _rounded(value: Tensor) -> float | None:

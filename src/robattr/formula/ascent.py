@@ -219,6 +219,32 @@ class APGD:
 
 
 @dataclass(frozen=True)
+class Annealed:
+    """Momentum, and a step that shrinks geometrically from `first` to `last`, for a J that changes on the way.
+
+    u = Π(z_t + a_t·d(∇J_t)),   z_{t+1} = Π(z_t + 0.75 (u − z_t) + 0.25 (z_t − z_{t−1}))
+    """
+
+    steps: int
+    first: float
+    last: float
+
+    def iterates(
+        self, grad: GradAndValue, x: Tensor, within: Neighbourhood, *, start: Tensor, rand: Rand = torch.rand_like
+    ) -> Iterator[Tensor]:
+        z = before = start
+        for step in geometric(self.first, self.last, self.steps):
+            u = within.project(z + step * within.direction(grad(z)[0]), x)
+            z, before = within.project(z + 0.75 * (u - z) + 0.25 * (z - before), x), z
+            yield z
+
+
+def geometric(first: float, last: float, count: int) -> list[float]:
+    """`count` numbers from `first` to `last` in equal ratios."""
+    return [first * (last / first) ** (t / max(1, count - 1)) for t in range(count)]
+
+
+@dataclass(frozen=True)
 class Best:
     """The best point that an ascent visits, over `restarts` of it: max J over every start and iterate, per example.
 
