@@ -3,7 +3,7 @@
 Models are run directories or models of the zoo. For each, on validation images (Flower has none: its test images):
 
     adapted     the defence's own regulariser as the loss, by APGD on the true network, the label kept by a term
-    10x         the attacks of the first round along growing twins, with ten times the iterations
+    10x         the attacks of the first round along the sharpening twin, with ten times the iterations
     transfer    the same attacks with the gradients of every other model given for the same dataset
 
 What lowers the worst case by more than 1 point of top-k, or 0.01 of rank correlation, belongs into the protocol.

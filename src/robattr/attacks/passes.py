@@ -66,14 +66,17 @@ def compiled_gradient(
     """`attack_gradient` by functions of the network: z, v ↦ (∂S̃/∂z)ᵀ v, z ↦ S̃(z), and z ↦ ∇relu(margin(z))."""
     sign = LINEAR.get(kind) if isinstance(kind, str) else None
     hinge = compiled(model, "hinge", partial(_hinge, model))
-    whole = attack_gradient(model, guide, kind=kind, keep=keep, relative=relative)
 
     def gradient(z: Tensor, y: Tensor, reference: Tensor, label: Tensor, beta: float) -> tuple[Tensor, Tensor]:
         if not isinstance(kind, str):
-            own = compiled(
-                model, (guide, kind, beta, keep, relative), lambda: lambda z, y, r, to: whole(z, y, r, to, beta)
+
+            def build() -> Callable[..., tuple[Tensor, Tensor]]:  # once, because it copies the parameters
+                whole = attack_gradient(model, guide, kind=kind, keep=keep, relative=relative)
+                return lambda z, y, r, to: whole(z, y, r, to, beta)
+
+            out: tuple[Tensor, Tensor] = compiled(model, (guide, kind, beta, keep, relative), build)(
+                z, y, reference, label
             )
-            out: tuple[Tensor, Tensor] = own(z, y, reference, label)
             return out
         twin = _twin(model, beta, z, relative=relative)
         pull = compiled(model, ("pull", guide, twin), partial(_pull, model, guide, twin))
