@@ -9,13 +9,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager, redirect_stderr
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from types import FrameType
 
 import torch
 
@@ -101,33 +103,38 @@ def execute_parallel(jobs: Sequence[Job], *, workers: int, device: str, data_dir
     pool = ProcessPoolExecutor(
         min(workers, len(jobs)), mp_context=context, initializer=_init_worker, initargs=(os.getpid(), stop)
     )
-    try:
+    interrupts = list[int]()
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        # Not by KeyboardInterrupt: raised in the pool's own clean-up, it would be printed there and lost.
+        interrupts.append(number)
+        if len(interrupts) == 1:
+            stop.set()
+        for child in set(active_children()) - others:
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(child.pid or 0, signal.SIGINT if len(interrupts) == 1 else signal.SIGKILL)
+
+    with _at_interrupt(pass_on), pool:
         for wave in waves(jobs):
             left, running, stopped = iter(wave), set[Future[Stopped | None]](), None
             while True:
                 # At most one job per worker is submitted: a job that waits in the pool cannot be recalled.
-                while not stopped and len(running) < workers and (job := next(left, None)):
-                    with _interrupts_ignored():  # by a worker from its first moment, too
+                while not (stopped or interrupts) and len(running) < workers and (job := next(left, None)):
+                    with _at_interrupt(signal.SIG_IGN):  # by a worker from its first moment, too
                         running.add(pool.submit(_execute_job, job, device, data_dir, threads))
                 if not running:
                     break
                 done, running = wait(running, return_when=FIRST_COMPLETED)
-                stopped = next((found for found in [future.result() for future in done] if found), stopped)
+                try:
+                    stopped = next((found for found in [future.result() for future in done] if found), stopped)
+                except BrokenProcessPool:
+                    if not interrupts:
+                        raise
+            if interrupts:
+                raise KeyboardInterrupt
             if stopped:
                 return stopped
         return None
-    except KeyboardInterrupt:
-        stop.set()
-        for child in set(active_children()) - others:
-            os.kill(child.pid or 0, signal.SIGINT)
-        raise
-    finally:
-        try:
-            pool.shutdown(wait=True, cancel_futures=True)
-        except KeyboardInterrupt:
-            for child in set(active_children()) - others:
-                child.kill()
-            raise
 
 
 def waves(jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
@@ -138,12 +145,12 @@ def waves(jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Ignore interrupts for a moment; processes that start in it ignore them until they decide otherwise."""
-    if threading.current_thread() is not threading.main_thread():
+def _at_interrupt(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> Iterator[None]:
+    """Answer SIGINT by `handler` for a while; a process that starts while it is ignored ignores it, too."""
+    if threading.current_thread() is not threading.main_thread():  # Python accepts handlers only there
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
@@ -168,14 +175,11 @@ def _init_worker(parent: int, stop: Event) -> None:
 
 def _execute_job(job: Job, device: str, data_dir: Path | None, threads: int) -> Stopped | None:
     torch.set_num_threads(threads)
-    idle = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
+    with _at_interrupt(signal.default_int_handler):
         if _stop is not None and _stop.is_set():  # asked after the handler is there: no interrupt is lost between
             return None
         with redirect_stderr(Prefixed(job.path.name, sys.stderr)):  # type: ignore[arg-type]
             return execute(tasks([job]), device=device, data_dir=data_dir)
-    finally:
-        signal.signal(signal.SIGINT, idle)
 
 
 class Prefixed(io.TextIOBase):
