@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks import agreement, bars
 from benchmarks.measure import ALLOWED, LOST
+from robattr.reporting.record import protocol_of
 from robattr.reporting.tables import folded, grid
 
 ROOT = Path(__file__).parents[1]
@@ -165,7 +166,7 @@ def evaluation_row(record: dict[str, Any]) -> list[str]:
             f"count the {earlier} examples of an earlier one: evaluate again with --fresh"
         )
     return [
-        f"{summary['dataset']} {record['variant']}, {summary['protocol']}",
+        f"{summary['dataset']} {record['variant']}, {protocol_of(summary)}",
         summary["map"] + (f", N = {settings['N']}" if summary["map"] == "ig" else ""),
         number(summary["correct"] - summary["excluded"]),
         f"{settings['repeats']} × {settings['steps']}" + (", more attacks" if summary["protocol"] == "strict" else ""),

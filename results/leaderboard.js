@@ -33,6 +33,10 @@
     button.disabled = false;
     button.addEventListener("click", () => sort(heading, at));
   });
+  const box = document.querySelector(".scroll");
+  const tellScrolling = () => { box.previousElementSibling.hidden = box.scrollWidth <= box.clientWidth; };
+  window.addEventListener("resize", tellScrolling);
+  tellScrolling();
   for (const field of [text, dataset, sound]) field.addEventListener("input", filter);
   document.getElementById("filters").hidden = false;
   filter();

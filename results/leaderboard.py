@@ -12,7 +12,7 @@ import argparse
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,11 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
+from results.sections import outdated
 from robattr.engine.files import write_atomically
 from robattr.errors import InvalidInput, RobattrError
 from robattr.evaluation.flags import TRANSFER
-from robattr.evaluation.protocol import STRICT_VERSION, paper, strict
+from robattr.evaluation.protocol import paper, strict
 from robattr.metrics.columns import COLUMN
 from robattr.reporting.faithfulness import measured, unexplained
 from robattr.reporting.published import DATASETS
@@ -38,10 +39,11 @@ EXAMPLES = 300  # fewest test examples
 SHOWN = ("nat_acc", "adv_acc", "topk", "kendall", "insertion_over_constant", "attacked_over_constant")
 PREFACE = """\
 Models by how well their integrated-gradients maps hold under the `strict` protocol, with what the maps explain beside
-it: a constant map is perfectly robust. Brackets are 95% intervals over examples. *GPU minutes* are the
-wall-clock time of the training that made the weights, also where it waited or shared the GPU with other work: no
-measure of a method's cost; a dash is a training that was not on one GPU. Flagged rows are to be read with doubt.
-The [rules](leaderboard_rules.md) say how to add a model; [one page](board.html) sorts and filters the same rows."""
+it: a constant map is perfectly robust, and a map below 0 *over constant* explains less than an order from the centre
+outwards. Brackets are 95% intervals over examples. *GPU minutes* are the wall-clock time of the training that made the
+weights, also where it waited or shared the GPU with other work: no measure of a method's cost; a dash is a training
+that was not on one GPU. Flagged rows are to be read with doubt. The [rules](leaderboard_rules.md) say how to add a
+model; [one page](board.html) sorts and filters the same rows."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,8 @@ def headings() -> tuple[str, ...]:
     return ("GPU minutes", *(COLUMN[key].title for key in SHOWN))
 
 
-def violations(run: RunResults, e: EvaluationResults) -> list[str]:
-    """The rules that a record breaks; [] for one that belongs on the board."""
+def violations(run: RunResults, e: EvaluationResults, *, earlier: bool = False) -> list[str]:
+    """The rules that a record breaks; [] for one that belongs on the board. `earlier` versions may be allowed."""
     summary, settings = e.summary, dict(e.summary.get("settings") or {})
     said = []
     if run.dataset not in DATASETS or summary.get("dataset", run.dataset) != run.dataset:
@@ -71,7 +73,7 @@ def violations(run: RunResults, e: EvaluationResults) -> list[str]:
     else:
         wanted = strict(paper(run.dataset)).settings()
         odd = [k for k in wanted if k not in ("seed", "name") and settings.get(k) != wanted[k]]
-        if odd:
+        if odd and not (earlier and outdated(e)):
             said.append(f"expected the settings of strict, got others ({', '.join(odd)}): evaluate with this version")
     if summary.get("map") != "ig":
         said.append(f"expected IG maps, got {summary.get('map')!r}: --maps ig")
@@ -90,17 +92,7 @@ def flags(e: EvaluationResults) -> tuple[str, ...]:
     """The reasons to doubt a row: flags and alarms of the evaluation, failed attacks, maps that explain nothing."""
     said = [str(alarm) for alarm in e.summary.get("alarms") or ()]  # one for every flag but this, of two evaluations
     said += [TRANSFER] if TRANSFER in (e.summary.get("flags") or ()) else []
-    said += [f"measured by {e.protocol}, a weaker attack than strict v{STRICT_VERSION}"] if outdated(e) else []
-    return tuple(dict.fromkeys([*said, *([e.failures] if e.failures else []), *unexplained(e)]))
-
-
-def outdated(e: EvaluationResults) -> bool:
-    """Whether an earlier version of the strict protocol made the record; the board shows it with a flag."""
-    return e.summary.get("protocol") == "strict" and _version(e) < STRICT_VERSION
-
-
-def _version(e: EvaluationResults) -> int:
-    return int((e.summary.get("settings") or {}).get("version", 1))
+    return tuple(dict.fromkeys(filter(None, [*said, outdated(e), e.failures, *unexplained(e)])))
 
 
 def entries(runs: Sequence[RunResults]) -> list[Entry]:
@@ -108,7 +100,7 @@ def entries(runs: Sequence[RunResults]) -> list[Entry]:
     found = []
     for run in runs:
         for e in run.evaluations:
-            if not outdated(e) and (broken := violations(run, e)):
+            if broken := violations(run, e, earlier=True):
                 raise InvalidInput(f"{e.source.name} does not belong on the board: {'; '.join(broken)}")
             cells = (_cost(run), *((str(c := make_cell(e, COLUMN[key])), c.value) for key in SHOWN))
             found.append(Entry(run.dataset, run.name, e.examples, cells, flags(e)))
@@ -130,7 +122,9 @@ def records() -> list[Path]:
 
 def markdown(rows: Sequence[Entry]) -> str:
     """The board as Markdown, a table per dataset."""
+    rows, shared = _shared_flags(rows)
     parts = ["# Leaderboard", "Rendered by `python -m results.leaderboard`; not edited by hand.", PREFACE]
+    parts += [f"**Every row:** {escape_markdown(_joined(shared))}."] if shared else []
     for dataset in dict.fromkeys(row.dataset for row in rows):
         of = [row for row in rows if row.dataset == dataset]
         lines = [
@@ -148,12 +142,14 @@ def markdown(rows: Sequence[Entry]) -> str:
 
 def html(rows: Sequence[Entry]) -> str:
     """The board as one page that sorts and filters, loads nothing, and is readable without its script."""
+    rows, shared = _shared_flags(rows)
     script = (RESULTS / "leaderboard.js").read_text(encoding="utf-8")
     css = (files("robattr.reporting") / "page" / "page.css").read_text(encoding="utf-8")
     template = (RESULTS / "leaderboard.html.j2").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     made: str = environment.from_string(template).render(
         rows=rows,
+        shared=shared,
         headings=headings(),
         datasets=list(dict.fromkeys(row.dataset for row in rows)),
         css=Markup(css),
@@ -161,6 +157,12 @@ def html(rows: Sequence[Entry]) -> str:
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
     return made
+
+
+def _shared_flags(rows: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
+    """The rows without the flags that several rows all have, and these flags, to be said once."""
+    shared = [flag for flag in rows[0].flags if all(flag in row.flags for row in rows)] if len(rows) > 1 else []
+    return [replace(row, flags=tuple(flag for flag in row.flags if flag not in shared)) for row in rows], shared
 
 
 def _cost(run: RunResults) -> tuple[str, float | None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from results import ablation, claims
 from results.claims import ATTRIBUTION, TOLERATED, Measurement
-from results.sections import Member, end_of_training, figures, join, members, strict_table, warnings
+from results.sections import Member, doubts, end_of_training, figures, join, members, strict_table, warnings
 from robattr import recipes
 from robattr.metrics.columns import COLUMN, PAPERS
 from robattr.reporting.published import DATASETS, INTEGRATED_GRADIENTS, SIMPLE_GRADIENT, Published, published
@@ -18,16 +18,17 @@ from robattr.reporting.tables import escape_markdown, folded, grid, make_cell
 from robattr.training.config import BOOKKEEPING
 
 INTRODUCTION = f"""\
-The paper's networks, trained by its recipes: a CNN on MNIST and Fashion-MNIST, ResNets on GTSRB and Flower. † marks a
-row with a column more than {100 * TOLERATED:g} points, or {TOLERATED:g} of rank correlation, from the paper's, and
-leads to [what was tried](tried.md)."""
+The paper's networks, trained by its recipes, some with fewer nodes and in reduced precision (*How they were trained*):
+a CNN on MNIST and Fashion-MNIST, ResNets on GTSRB and Flower. † marks a row with a column more than
+{100 * TOLERATED:g} points, or {TOLERATED:g} of rank correlation, from the paper's, and leads to
+[what was tried](tried.md)."""
 JUDGED = f"""\
 Each comparison is paired: the mean difference over the images that both models classify correctly (for accuracies, all
 images), with its 95% interval. Of several seeds, the pair with the lowest difference counts. A difference is reproduced
 if, in each column in which the paper's table has it, its interval is above 0 and it is at least half the paper's (in
-part: not all of this); an accuracy, if it loses at most {100 * TOLERATED:g} points more than in the paper; m, if the
-best and the worst differ by no more than in the paper; ‖IG‖₁, if it is at least ten times ℓ (in part: greater than
-ℓ)."""
+part: not all of this); an accuracy, if by its whole interval it loses at most {100 * TOLERATED:g} points more than in
+the paper (in part: by the mean); m, if the best and the worst differ by no more than in the paper; ‖IG‖₁, if it is at
+least ten times ℓ (in part: greater than ℓ)."""
 TITLES = tuple(column.title for column in PAPERS)
 
 
@@ -70,7 +71,8 @@ def _claims(runs: Sequence[RunResults]) -> str:
     if 0 < len(found) < len(under_paper):
         datasets = ", ".join(dict.fromkeys(m.dataset for m in found))
         said += f" So far {len(found)} of their {len(under_paper)} comparisons are made, on {datasets}."
-    return join("### The paper's claims", said, grid(("", "Claim", "`paper`", "`strict`"), verdicts), JUDGED, folds)
+    table = grid(("", "Claim", "`paper`", "`strict`"), verdicts)
+    return join("### The paper's claims", said, table, doubts(members(runs, "strict", "ig")), JUDGED, folds)
 
 
 def _comparison(m: Measurement) -> tuple[str, ...]:
@@ -97,6 +99,7 @@ def _table(heading: str, runs: Sequence[RunResults], map_name: str, paper: Mappi
         f"### {heading}",
         grid(("Dataset", "Approach", *titles), [(*names, *cells) for names, _, cells in rows]) if rows else "",
         _below(shown) if shown else "",
+        doubts(members([run for run, _ in shown], "strict", map_name)),
         _missing(paper.keys() - first.keys()),
         folded("Further seeds", grid(("Dataset", "Approach", "Seed", *titles), [(*n, s, *c) for n, s, c in seeds]))
         if seeds
@@ -112,7 +115,8 @@ def _row(run: RunResults, e: EvaluationResults, *, strict: bool) -> tuple[tuple[
     if strict:
         found = members([run], "strict", str(e.summary.get("map")))
         newest = max(found, key=lambda member: member[1].protocol)[1] if found else None
-        cells += [str(make_cell(newest, COLUMN[key])) if newest else "not yet" for key in ATTRIBUTION]
+        mark = " ‡" if newest and doubts([(run, newest)]) else ""
+        cells += [f"{make_cell(newest, COLUMN[key])}{mark}" if newest else "not yet" for key in ATTRIBUTION]
     return (run.dataset, name), str(run.config.get("seed")), cells
 
 

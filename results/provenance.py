@@ -10,12 +10,15 @@ from typing import Any
 from robattr.reporting.run_results import EvaluationResults, RunResults
 from robattr.reporting.tables import escape_markdown, folded, grid
 
+RENAMED = """\
+Commands are as typed: a recipe `…-fast` is now `…-tuned`, and so are the zoo's names in commands of tuned networks
+(`evaluate gtsrb/ig-norm` of `wide_resnet` is now `gtsrb/ig-norm-tuned`)."""
 HEADINGS = ("Model", "Protocol", "Map", "Examples", "Seed", "Trained", "Evaluated", "Versions", "Weights", "File")
 
 
 def provenance(runs: Sequence[RunResults], folder: Path) -> str:
     """A section with a row for each evaluation and the commands; links are relative to `folder`."""
-    parts = ["## Provenance"]
+    parts = ["## Provenance", RENAMED]
     for dataset in dict.fromkeys(run.dataset for run in runs):
         chosen = [run for run in runs if run.dataset == dataset]
         rows = [_row(run, evaluation, folder) for run in chosen for evaluation in run.evaluations]

@@ -9,9 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from results.claims import ATTRIBUTION, without_sweep
+from robattr.evaluation.protocol import STRICT_VERSION
+from robattr.evaluation.scores import PROBED
 from robattr.metrics.columns import COLUMN
 from robattr.reporting.figures import write_figures
 from robattr.reporting.published import DATASETS
+from robattr.reporting.record import APPROACHES
 from robattr.reporting.run_results import EvaluationResults, RunResults
 from robattr.reporting.tables import escape_markdown, folded, grid, make_cell
 
@@ -31,6 +34,9 @@ FIGURES = {
     "eps": "Scores as ε grows",
     "iterations": "Scores as the attack goes on",
 }
+DRAWN = f"""\
+As ε grows: the first {PROBED} attacked images. As the attack goes on: each score's lowest so far; the tables have the
+scores of one iterate, that of the lowest rank correlation, so their top-k may be higher."""
 LEFT_OUT = {("mnist", "eps")}  # its curves began at the image itself, where black pixels do not move
 
 
@@ -74,6 +80,24 @@ def warnings(found: Iterable[Member]) -> str:
     return "\n".join(["Warnings of the evaluations:", "", *said]) if said else ""
 
 
+def doubts(found: Iterable[Member]) -> str:
+    """One sentence with what is to be doubted in evaluations by `strict`, and in which; "" without a doubt."""
+    said: dict[str, dict[str, list[str]]] = {}
+    for run, e in found:
+        for doubt in filter(None, (*run.flags(e), outdated(e))):
+            said.setdefault(doubt, {}).setdefault(run.dataset, []).append(APPROACHES.get(run.method, run.name))
+    rows = {doubt: "; ".join(f"{d}: {', '.join(names)}" for d, names in of.items()) for doubt, of in said.items()}
+    listed = "; ".join(escape_markdown(f"{doubt} ({where})") for doubt, where in rows.items())
+    return f"‡ Doubts about `strict`: {listed}." if listed else ""
+
+
+def outdated(e: EvaluationResults) -> str:
+    """That an earlier version of the strict protocol made the record; "" if the present one did."""
+    version = int((e.summary.get("settings") or {}).get("version", 1))
+    old = e.summary.get("protocol") == "strict" and version < STRICT_VERSION
+    return f"measured by {e.protocol}, a weaker attack than strict v{STRICT_VERSION}" if old else ""
+
+
 def end_of_training(runs: Sequence[RunResults]) -> str:
     """ℓ and ‖IG‖₁ at the end of training, for the runs with a regulariser of IG; folded."""
     rows = []
@@ -95,7 +119,7 @@ def figures(part: str, folder: Path) -> str:
         names = {f"figures/{part}-{name}-{dataset}.png": text for name, text in FIGURES.items()}
         found = [f"![{text}, {dataset}]({file})" for file, text in names.items() if (folder / file).is_file()]
         parts += [folded(f"Figures of {dataset}", join(*found))] if found else []
-    return join(*parts)
+    return join(DRAWN, *parts) if parts else ""
 
 
 def draw(part: str, runs: Sequence[RunResults], folder: Path) -> None:

@@ -48,6 +48,16 @@ def test_the_card_has_data_recipe_numbers_licence_and_hash(trained):
     assert str(trained.parent) not in text
 
 
+def test_the_card_names_the_version_of_the_protocol_and_the_doubts(trained):
+    run = read_run(trained)
+    (e,) = run.evaluations
+    settings = {**e.summary["settings"], "version": 2}
+    doubted = replace(e, summary={**e.summary, "settings": settings, "alarms": ["noise is stronger"]})
+    text = model_card(replace(run, evaluations=(doubted,)))
+    assert "| paper v2, ig maps |" in text
+    assert "\nWarning (paper v2, ig maps): noise is stronger.\n" in text
+
+
 def test_the_front_matter_is_yaml_with_every_measured_column(trained):
     yaml = pytest.importorskip("yaml", reason="pip install pyyaml runs this test")
     front = yaml.safe_load(re.fullmatch(r"---\n(.*?)\n---\n.*", model_card(trained), flags=re.S)[1])

@@ -80,6 +80,13 @@ def test_a_record_that_breaks_a_rule_is_refused(change: dict[str, Any], words: s
         entries([run])
 
 
+def test_an_earlier_version_is_flagged_and_obeys_the_other_rules() -> None:
+    old = {"settings": {**strict(paper("mnist")).settings(), "version": 2}}
+    assert entries([entry("a", 0.7, **old)])[0].flags == ("measured by strict v2, a weaker attack than strict v3",)
+    with pytest.raises(InvalidInput, match=r"expected at least 300 examples, got 200: --examples 300$"):
+        entries([entry("a", 0.7, examples=200, **old)])
+
+
 def test_other_data_are_refused() -> None:
     run = entry("a", 0.7)
     (e,) = run.evaluations
@@ -119,7 +126,8 @@ def test_pages_show_every_row_and_escape_names() -> None:
     digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in policy[1]
     assert "default-src 'none'" in policy[1]
-    assert not re.search(r'(?:src|href)="(?!#|data:)', page)
+    assert not re.search(r'src="|<link[^>]*href="(?!data:)', page), "it loads nothing"
+    assert re.findall(r'<a [^>]*href="([^"]*)"', page) == ["#board", "leaderboard.html", "leaderboard_rules.html"]
 
 
 def test_records_of_an_older_strict_protocol_are_not_on_the_board(capsys: pytest.CaptureFixture[str]) -> None:

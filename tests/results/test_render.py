@@ -12,6 +12,7 @@ import pytest
 from fake_runs import fake_results, write_run
 from results.render import PAGE, RESULTS, page, rendered
 from results.sections import draw
+from robattr.evaluation.protocol import STRICT_VERSION
 from robattr.reporting.published import SIMPLE_GRADIENT
 from robattr.reporting.run_results import RunResults, read_runs
 from robattr.reporting.training_log import TrainingSummary
@@ -66,8 +67,14 @@ def test_rows_under_strict_have_the_noise_control_and_warnings() -> None:
     both = replace(NATURAL, evaluations=(*NATURAL.evaluations, *attacked))
     strict = section(page([both, fake_results("madry", 0.6, 0.2)]), "Integrated gradients (the paper's table 1)")
     assert "| TopK Inter., `strict` | Rank Corr., `strict` |" in visible(strict)
-    row = "0.1800 [0.170, 0.190]<br>paper 0.1758 | 30.00% [29.0, 31.0] | 0.1000 [0.090, 0.110] |"
+    row = "0.1800 [0.170, 0.190]<br>paper 0.1758 | 30.00% [29.0, 31.0] ‡ | 0.1000 [0.090, 0.110] ‡ |"
     assert row in visible(strict)
+    old = f"measured by strict, a weaker attack than strict v{STRICT_VERSION} (mnist: NATURAL)"
+    assert f"‡ Doubts about `strict`: {old}." in visible(strict)
+    attacked[0].summary["settings"]["version"] = STRICT_VERSION
+    assert "‡" not in page([both])
+    attacked[0].summary["flags"] = ["not converged"]  # type: ignore[index]
+    assert "‡ Doubts about `strict`: not converged (mnist: NATURAL)." in section(page([both]), "The paper's claims")
     assert "paper 0.2422 | not yet | not yet |" in visible(strict)
     assert "| mnist | NATURAL | strict | ig | 1,000 | 90.00% [89.0, 91.0] | 30.00% [29.0, 31.0] |" in strict
     assert "| 90.00% [89.0, 91.0] | 0.8000 [0.790, 0.810] | 250 of 1,000 |" in strict

@@ -42,7 +42,7 @@ STYLE = {
 }
 MARKS = {"stay among the most important": "#12a594", "stay out": "#39414c", "not certified": "#c3c6cb"}
 MOST_MODELS = 6  # in figure 1; also examples in the figure of certificates
-LONGEST_NAME = 40  # characters
+LONGEST_NAME = 48  # characters
 DASHES = ("-", "--", ":", "-.")
 NO_DATES = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
 

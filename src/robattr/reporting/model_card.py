@@ -44,8 +44,8 @@ def model_card(run: RunResults | str | Path, *, license: str = "unknown", weight
     parts = [
         "---", *_metadata(run, title, license), "---", "",
         f"# {title}", "",
-        "A classifier trained with robattr (robust attribution regularization), so that small changes of the input do "
-        "not change its explanations. The measurements say how far that holds.", "",
+        "A classifier trained with robattr (robust attribution regularization). The measurements say how far small "
+        "changes of the input change its explanations.", "",
         "## Data", "", *_data(run), "",
         "## Recipe", "", *_recipe(run), "",
         "## Measurements", "", *_measurements(run), "",
@@ -127,11 +127,13 @@ def _measurements(run: RunResults) -> Iterator[str]:
     yield grid(("Protocol", "ε", "Examples", *(column.title for column in CONTROLLED)), rows)
     yield ""
     yield MEANING
+    for e in run.evaluations:
+        yield from (f"Warning ({_kind(e)}): {_plain(alarm)}." for alarm in e.summary.get("alarms") or ())
     yield f"Records: {', '.join(f'`{_plain(e.source.name)}`' for e in run.evaluations)}."
 
 
 def _kind(e: EvaluationResults) -> str:
-    return f"{e.summary['protocol']}, {e.summary['map']} maps"
+    return f"{e.protocol}, {e.summary['map']} maps"
 
 
 def _files(weights: Path, here: RunDirectory) -> Iterator[str]:
