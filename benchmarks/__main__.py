@@ -18,13 +18,13 @@ from pathlib import Path
 import torch
 
 from benchmarks import ifia, kendall, real, render, scaling, training
+from benchmarks.bars import AUDITED
 from benchmarks.measure import ALLOWED, Rates, measured_rates
 from benchmarks.results import Case, Report, read
 from robattr.auditing.record import ProtocolName
 from robattr.engine.files import write_atomically
 
 NETWORKS = ("mini", "mnist", "fashion", "gtsrb", "flower")
-AUDITED = ("resnet50", "vit_b_16")
 CASES = (*NETWORKS, "kendall", "ifia", "scaling", *AUDITED)
 DEFAULT = {"cuda": (*NETWORKS[1:], "kendall", "ifia"), "cpu": ("mini", "kendall", "ifia")}
 ATTACKED = {"cuda": ("mnist", "gtsrb", "flower"), "cpu": ("mini",)}

@@ -6,7 +6,7 @@ distances from the roofline, commands and versions are folded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,9 @@ PREFACE = f"""# Benchmarks
 Rendered by `python -m benchmarks --render` from the records in `results/` and `results/bench/`, which hold more than is
 shown here. `make bench` measures on your machine.
 
-- **Port**: the reference code written in eager PyTorch, with `autograd.grad(create_graph=True)`, float32 and the
-  paper's rule, m and batch. Its attack on explanations takes one example at a time.
+- **Port**: the reference code written in eager PyTorch, with `autograd.grad(create_graph=True)`, float32 (without tf32,
+  torch's default for convolutions) and the paper's rule, m and batch. Its attack on explanations takes one example at a
+  time.
 - **Engine**: robattr. Both run in one process on the same inputs and briefly trained weights.
 - **Times** are medians after a warm-up, without compilation, which is paid once and cached.
 - Port and engine must agree, else a case has no time and fails the run. Allowed for the relative distance of gradients
@@ -67,27 +68,35 @@ EVALUATED = ("model, protocol", "map", "examples", "repeats × iterations", "dev
 
 def markdown(files: Sequence[dict[str, Any]]) -> str:
     """The page, from files as `benchmarks.results.read` returns them."""
-    return "\n\n".join([PREFACE, *sections(files)]) + "\n"
+    return "\n\n".join([PREFACE, *sections(files, every=True)]) + "\n"
 
 
-def sections(files: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The questions that the files answer, failed cases, and the runs."""
+def sections(files: Sequence[dict[str, Any]], *, every: bool = False) -> Iterator[str]:
+    """The questions that the files answer, failed cases, and the runs; with `every`, also the bars not measured yet."""
     runs = [each for each in files if "cases" in each]
     cases = [(run, case) for run in runs for case in run["cases"]]
+    told: list[str] = []
     for heading, names, words in COMPARISONS:
         found = [(*pair, c) for pair in cases for c in pair[1]["comparisons"] if c["what"].startswith(names)]
         if found:
+            names_found = {case["name"] for _, case, _ in found}
+            notes = [note for note in all_notes(cases, names_found) if note not in told]
+            told += notes
             details = f"{FLOOR}\n\n{grid(DETAILS, [detail_row(case, c) for _, case, c in found])}"
             yield (
                 question(heading, words, COMPARED, [comparison_row(*each) for each in found])
                 + "\n\n"
+                + "".join(f"{note}\n" for note in [*notes, ""] if notes)
                 + folded("Ranges, agreement, distance from the hardware's limit", details)
             )
     yield from answered(
         "Which bars are met?",
         "What the project asks of itself. *Schedule*: the steps of the paper's recipe times the fastest step measured.",
         bars.COLUMNS,
-        [row for _, case in cases for row in bars.rows(case)],
+        [
+            *(row for _, case in cases for row in bars.rows(case)),
+            *(bars.unmeasured(case["name"] for _, case in cases) if every else ()),
+        ],
     )
     yield from answered(
         "How fast is Kendall's τ-b?",
@@ -140,9 +149,14 @@ def sections(files: Sequence[dict[str, Any]]) -> Iterator[str]:
     if failed := [f"- {name(run, case)}: {case['error']}" for run, case in cases if case["error"]]:
         yield "\n\n".join(["## Failed, no numbers", "\n".join(failed)])
     if runs:
-        notes = [f"- {case['name']}: {note}" for _, case in cases for note in case["notes"]]
+        notes = [note for note in all_notes(cases, {case["name"] for _, case in cases}) if note not in told]
         listed = [*run_details(runs), *(["Notes:", "\n".join(notes)] if notes else [])]
         yield "## The runs\n\n" + folded("Settings and versions", "\n\n".join(listed))
+
+
+def all_notes(cases: Sequence[tuple[dict[str, Any], dict[str, Any]]], names: Container[str]) -> list[str]:
+    """The notes of the cases of these names, as a list."""
+    return [f"- {case['name']}: {note}" for _, case in cases if case["name"] in names for note in case["notes"]]
 
 
 def question(heading: str, words: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -17,6 +17,7 @@ import torch
 from robattr.certificates import measure_intervals
 from robattr.engine.files import write_atomically
 from robattr.metrics.intervals import proportion
+from robattr.reporting.record import APPROACHES
 from robattr.reporting.tables import escape_markdown, grid
 from robattr.runs import Run, open_run
 
@@ -26,7 +27,7 @@ KEPT = (
     "dataset", "model", "method", "eps", "weight", "worst_case", "steps", "batch", "lr", "attack_steps", "step_size",
     "eps_ramp", "seed",
 )  # fmt: skip
-NAMES = {"natural": "NATURAL", "madry": "Madry et al.", "ig-norm": "IG-NORM", "interval-bound": "interval bound"}
+NAMES = {**APPROACHES, "interval-bound": "interval bound"}
 HEADINGS = (
     "Dataset", "Training", "Steps", "ε", "Accuracy", "Certified accuracy", "An attack reaches", "**Certified bound**",
     "Bound / attack (median)", "Bound without x",

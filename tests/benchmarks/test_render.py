@@ -80,8 +80,10 @@ def test_bars_say_what_is_met_and_what_is_in_the_way() -> None:
         "| resnet50 | second-order | ≥ 1,500 /s | 1,400 /s | **no** | 60% convolutions, 25% matrix products |",
         "| resnet50 | audit, paper | ≤ 6 min | 5 min | yes |  |",
         "| resnet50 | estimate of it, 11 min | within 2× | 2.20× | **no** |  |",
+        "| vit_b_16 | audit, paper | ≤ 6 min | not yet |  |  |",
     ):
         assert row in page, row
+    assert "| resnet50 | audit, paper | ≤ 6 min | not yet" not in page
 
 
 def test_each_question_has_one_table_over_all_runs() -> None:
@@ -100,7 +102,8 @@ def test_each_question_has_one_table_over_all_runs() -> None:
     runs = [replace(example(), device=d, cases=(Case("mini", tables=tables),)).plain() for d in ("A", "B")]
     page = render.markdown(runs)
     headings = [line for line in page.splitlines() if line.startswith("## ")]
-    assert len(headings) == len(set(headings)) == 5
+    assert len(headings) == len(set(headings)) == 6
+    assert "| vit_b_16 | audit, both | ≤ 20 min | not yet |" in page
     for device in ("A", "B"):
         assert f"| {device} | m 10 → 20 | 5 → 8 | 1 → 1.6 |" in page
         assert f"| mini, {device} | 4 | 5 → 10 | 0.723 → 1.4 | 0.723 → 0.8 |" in page

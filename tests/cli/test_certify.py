@@ -39,7 +39,7 @@ def test_the_command_says_what_is_certified_and_what_the_radius_means(place: Pat
         "6 examples × 22 noisy copies = 132 gradients",
         "Certified at level 0.9 for each example",
         "Radius 0.02: one value by 5.1 of 255 grey levels, or each of the 192 values by 0.368",
-        "of the top 6",
+        "K = 6. Accuracy on noisy copies:",
         "wrote certificates",
     ):
         assert words in said.output

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -125,7 +127,7 @@ def show_intervals(found: Mapping[str, list[float]], name: str) -> None:
         )
     ]
     show_table(("Interval bounds", "mean"), rows, title=f"{name} · {n} examples", numbers=[1])
-    ratio = sorted(b / a if a else float("inf") for b, a in zip(found["bound"], found["attacked"], strict=True))[n // 2]
+    ratio = median(b / a if a else inf for b, a in zip(found["bound"], found["attacked"], strict=True))
     show_text(f"Half of the bounds are at most {ratio:.3g} times what the attack reaches.")
 
 
@@ -134,26 +136,18 @@ def show(summary: Mapping[str, Any]) -> None:
     from robattr.certificates.certificate import farthest
     from robattr.certificates.smoothing import Smoothing
     from robattr.certificates.summary import in_units
-    from robattr.metrics.columns import Column
+    from robattr.reporting.certified import COLUMNS, cells
 
     s, k = summary["settings"], summary["k"]
-    share, plain = Column("share", "", "", share=True), Column("cosine", "", "")
-
-    def cell(row: Mapping[str, Any], key: str) -> str:
-        column, e = plain if key == "cosine" else share, row[key]
-        return f"{column.show(e['value'])} {column.show_interval(e['low'], e['high'])}".rstrip()
-
-    keys = ("answer", "share", "inside", "overlap", "cosine")
-    rows = [(f"{row['radius']:g}", *(cell(row, key) for key in keys)) for row in summary["radii"]]
+    rows = [(f"{row['radius']:g}", *cells(row)) for row in summary["radii"]]
     named = (summary["run"], summary["dataset"], f"{summary['map']} maps", f"{summary['examples']} examples")
     title = " · ".join((*named, f"σ = {s['sigma']:g}"))
-    headings = ("Radius", "Answer", "Pixels", f"of the top {k}", "Overlap ≥", "Cosine ≥")
+    headings = ("Radius", *(column.title for column in COLUMNS))
     show_table(headings, rows, title=title, numbers=range(1, 6))
-    noisy = share.show(summary["columns"]["noisy_acc"]["value"])
     lines = [
         f"Certified at level {1 - s['alpha']:.4g} for each example, for every change of at most the radius (L2).",
         "Pixels to cosine: means over the examples whose answer is certified. Brackets: 95% intervals over examples.",
-        f"Accuracy on noisy copies: {noisy}.",
+        f"K = {k}. Accuracy on noisy copies: {summary['columns']['noisy_acc']['value']:.2%}.",
     ]
     for row in summary["radii"]:
         words = in_units(row["radius"], summary["shape"], tuple(summary["bounds"]))
