@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
+from itertools import count
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -52,3 +54,18 @@ def robattr(*words: str) -> None:
 
     sys.argv = ["robattr", *words]
     main()
+
+
+def signalled(number: int, step: int | None, *words: str) -> None:
+    """The command `robattr`, which gets a signal in its training step number `step`, counted from 0."""
+    from robattr.training import loop
+
+    steps, train_step = count(), loop.train_step
+
+    def next_step(*arguments: object, **settings: object) -> object:
+        if next(steps) == step:
+            signal.raise_signal(number)
+        return train_step(*arguments, **settings)
+
+    loop.train_step = next_step
+    robattr(*words)

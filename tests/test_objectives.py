@@ -29,7 +29,6 @@ from robattr import (
     displacement,
     gauss_legendre,
     l2,
-    logit,
     objectives,
     polyline,
     power,
@@ -560,7 +559,6 @@ def test_interval_bound_in_a_compiled_step_follows_ramps() -> None:
         (lambda: objectives.interval_bound(1.0, L2Ball(0.1)), "LinfBall of the same radius contains"),
         (lambda: objectives.interval_bound(-1.0, LinfBall(0.1)), "weight λ ≥ 0, got -1"),
         (lambda: objectives.interval_bound(1.0, LinfBall(0.1), 2.0), "0 ≤ κ ≤ 1, got 2"),
-        (lambda: objectives.interval_bound(1.0, LinfBall(0.1), loss=logit), "expects cross_entropy as the loss"),
     ],
 )
 def test_interval_bound_refuses(call: Callable[[], Robust], reason: str) -> None:

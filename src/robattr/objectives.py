@@ -343,9 +343,7 @@ def curvature(weight: float, *, of: Scalar = logit, loss: Scalar = cross_entropy
     return Robust(power(l2, 2) @ HessianVector(of), ball, NO_STEPS, weight=weight, loss=loss)
 
 
-def interval_bound(
-    weight: float, within: Neighbourhood, worst_case: float = 0.0, *, loss: Scalar = cross_entropy
-) -> Robust:
+def interval_bound(weight: float, within: Neighbourhood, worst_case: float = 0.0) -> Robust:
     """ρ = ℓ(x) + λ · B(x) + κ · S(x): IG-NORM with a certified bound in the place of the maximum; no attack.
 
     B(x) ≥ max_{x'} ‖IG(x, x')‖₁ bounds the gradient on the whole ball by intervals, forward and backward (Wicker et al.
@@ -353,13 +351,11 @@ def interval_bound(
     prediction (Gowal et al. 2018), so that (1 − κ)ℓ(x) + κ·(ℓ(x) + S(x)) is their loss. Start with a small ε and let it
     grow (`eps_ramp`). Networks without max-pools; `formula.intervals` lists the layers.
     """
-    if loss is not cross_entropy:
-        raise InvalidInput(f"interval_bound expects cross_entropy as the loss, got {loss!r}")
     if not 0.0 <= worst_case <= 1.0:
         raise InvalidInput(f"interval_bound expects 0 ≤ κ ≤ 1, got {worst_case!r}")
     check_box(within)
-    bound = _weight(weight) * spread_bound(loss)
-    return Robust(bound + worst_case * shift_bound if worst_case else bound, within, NO_STEPS, loss=loss)
+    bound = _weight(weight) * spread_bound()
+    return Robust(bound + worst_case * shift_bound if worst_case else bound, within, NO_STEPS)
 
 
 def _weight(weight: float) -> float:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from forked import robattr, start, torchrun
+from forked import robattr, signalled, start, torchrun
 from memory_fixtures import needs_gpu
 from robattr import load_model
 from robattr.cli import app
@@ -65,9 +65,10 @@ def own_objective(model, x, y, *, rand):
     return Rho(loss, 0 * loss, x)
 
 
+CASES["madry bf16 batch-norm"] = replace(BASE, method="madry", precision="bf16"), {"norm": True}
 CASES["own fp64"] = replace(BASE, precision="fp64").with_objective(own_objective), {"norm": True}
 GROUP = replace(BASE, method="ig-sum-norm", precision="fp64")
-TOLERANCE = {"fp64": 1e-10, "fp32": 1e-4}
+TOLERANCE = {"fp64": 1e-10, "fp32": 1e-4, "bf16": 0.05}
 
 
 def work(folder: Path) -> None:
@@ -170,20 +171,22 @@ def words(out: Path, *settings: str) -> list[str]:
     return ["train", "fashion-mini/natural", "--device=cpu", "--out", str(out), *(f"--set={word}" for word in given)]
 
 
+def loses_a_worker(*words: str) -> None:
+    first = (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]) == ("1", "0")
+    signalled(signal.SIGKILL, 12 if first else None, *words)
+
+
 def test_a_killed_worker_is_restarted_and_resumes(tmp_path):
-    out, log, settings = tmp_path / "run", tmp_path / "log", ("steps=40", "checkpoint_every=5", "schedule=constant")
-    launcher = start(torchrun, robattr, *words(out, *settings), log=log)
-    while not any((out / "checkpoints").glob("step-00000001*.pt")):
-        assert launcher.is_alive(), log.read_text()
-        time.sleep(0.02)
-    os.kill(max(children(launcher.pid)), signal.SIGKILL)
-    launcher.join(timeout=120)
+    out, log = tmp_path / "run", tmp_path / "log"
+    settings = ("steps=40", "checkpoint_every=5", "schedule=constant", "precision=fp64")
+    launcher = start(torchrun, loses_a_worker, *words(out, *settings), log=log)
+    launcher.join(timeout=600)
     assert launcher.exitcode == 0, log.read_text()[-4000:]
-    assert "run: continuing after" in log.read_text()
+    assert "run: continuing after 10 of 40 steps" in log.read_text()
 
     assert CliRunner().invoke(app, words(tmp_path / "alone", *settings)).exit_code == 0
     one, two = (weights(load_model(path)) for path in (tmp_path / "alone", out))
-    assert float((one - two).norm() / one.norm()) < 1e-4
+    assert float((one - two).norm() / one.norm()) < 1e-6  # the file has float32
 
 
 def test_processes_stop_together_when_asked(tmp_path):

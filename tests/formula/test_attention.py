@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from robattr.formula.attention import ALIGNED, aligned_attention, differentiated
-from robattr.formula.convolution import CustomDerivatives
+from robattr.formula.convolution import custom_derivatives
 
 
 @pytest.mark.parametrize(("n", "m"), [(5, 5), (8, 3), (13, 16), (1, 9)])
@@ -51,7 +51,7 @@ class Products(TorchDispatchMode):
 def test_products_are_aligned_where_second_derivatives_follow(kind: str, once: bool, aligned: bool) -> None:
     """Device meta computes shapes alone, and stands for a GPU."""
     q, k, v = (torch.rand(2, 3, 13, 16, device=kind, requires_grad=True) for _ in range(3))
-    with differentiated(once=once), CustomDerivatives(), Products() as products:
+    with differentiated(once=once), custom_derivatives(), Products() as products:
         out = F.scaled_dot_product_attention(q, k, v)
         torch.autograd.grad(out.sum(), q, create_graph=True)
     assert out.shape == q.shape
@@ -62,7 +62,7 @@ def test_products_are_aligned_where_second_derivatives_follow(kind: str, once: b
 
 def test_masked_attention_is_left_to_torch() -> None:
     q, k, v = (torch.rand(1, 1, 5, 8, device="meta", requires_grad=True) for _ in range(3))
-    with differentiated(once=False), CustomDerivatives(), Products() as products:
+    with differentiated(once=False), custom_derivatives(), Products() as products:
         F.scaled_dot_product_attention(q, k, v, is_causal=True)
         F.scaled_dot_product_attention(q, k, v, torch.ones(5, 5, dtype=torch.bool, device="meta"))
     assert 5 in products.sizes

@@ -16,7 +16,7 @@ from robattr import IG, l1, midpoint
 from robattr.engine import precision
 from robattr.engine.traced_graph import trace
 from robattr.formula import convolution
-from robattr.formula.convolution import CustomDerivatives
+from robattr.formula.convolution import custom_derivatives
 from robattr.formula.network import bind
 from robattr.models import flower_resnet, gtsrb_resnet, paper_cnn
 
@@ -64,7 +64,7 @@ def test_derivatives_are_torchs(name: str, traced: bool) -> None:
         return CONVOLUTIONS[n - 1](x, w, b, stride, padding, dilation, groups)
 
     def ours(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-        with CustomDerivatives():
+        with custom_derivatives():
             return plain(x, w, b)
 
     if traced:
@@ -92,7 +92,7 @@ def test_operands_that_tell_a_shape_alone_are_not_read(
         def f(x: Tensor, w: Tensor, settings=(stride, padding, dilation, groups)) -> Tensor:
             return F.conv2d(x, w, None, *settings)
 
-        with CustomDerivatives():
+        with custom_derivatives():
             assert all(bool(t.isfinite().all()) for t in every_derivative(f, x, w))
 
 
@@ -104,7 +104,7 @@ def test_derivatives_of_transposed_convolutions_are_torchs(n: int) -> None:
         return TRANSPOSED[n - 1](x, w, stride=2, padding=1, output_padding=1, groups=2)
 
     def ours(x: Tensor, w: Tensor) -> Tensor:
-        with CustomDerivatives():
+        with custom_derivatives():
             return plain(x, w)
 
     pairs = zip(every_derivative(ours, x, w), every_derivative(plain, x, w), strict=True)
@@ -116,7 +116,7 @@ def test_finite_differences_agree() -> None:
     """An oracle that does not share torch's own second derivatives."""
 
     def ours(x: Tensor, w: Tensor) -> Tensor:
-        with CustomDerivatives():
+        with custom_derivatives():
             return F.conv2d(x, w, stride=2, padding=1)
 
     x = torch.rand(1, 2, 3, 3, dtype=torch.float64, requires_grad=True)
@@ -127,7 +127,7 @@ def test_finite_differences_agree() -> None:
 
 def test_what_torch_refuses_or_treats_otherwise_is_left_to_it() -> None:
     x, w = torch.rand(2, 4, 4, requires_grad=True), torch.rand(3, 2, 3, 3)
-    with CustomDerivatives():
+    with custom_derivatives():
         assert F.conv2d(x, w).shape == (3, 2, 2)  # without a batch
         with pytest.raises(RuntimeError, match="Invalid padding string"):
             F.conv2d(x[None], w, padding="full")
@@ -140,7 +140,7 @@ def test_only_what_a_derivative_needs_is_kept() -> None:
     kept: list[Tensor] = []
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t)
     x, w = torch.rand(1, 2, 4, 4, requires_grad=True), torch.rand(3, 2, 3, 3)
-    with CustomDerivatives(), hooks:
+    with custom_derivatives(), hooks:
         F.conv2d(x, w)
     assert [t.shape for t in kept] == [w.shape]
 
@@ -150,7 +150,7 @@ def test_autocast_casts_as_it_does_for_torchs_convolution(dtype: torch.dtype) ->
     x, w, b = torch.rand(2, 2, 4, 4, dtype=dtype), torch.rand(3, 2, 3, 3, dtype=dtype), torch.rand(3, dtype=dtype)
     with precision("bf16", "cpu"):
         expected = F.conv2d(x, w, b)
-        with CustomDerivatives():
+        with custom_derivatives():
             free = [t.requires_grad_() for t in (x, w, b)]
             out = F.conv2d(*free)
             gradients = torch.autograd.grad(out.sum(), free, create_graph=True)
@@ -235,14 +235,14 @@ def test_a_frozen_batch_norm_is_an_affine_map_with_torchs_derivatives(norm: type
         return torch.tanh(functional_call(layer, given, (x,)) + t.sum() + s.sum())
 
     def ours(x: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        with CustomDerivatives():
+        with custom_derivatives():
             return plain(x, s, t)
 
     graph, statistics, _ = trace(lambda *each: every_derivative(ours, *each), (x, s, t))
     assert not [node for node in graph.graph.nodes if "batch_norm" in str(node.target)]
     torch.testing.assert_close(graph(x, s, t, *statistics), every_derivative(plain, x, s, t), rtol=1e-11, atol=1e-11)
     layer.train()
-    with CustomDerivatives():
+    with custom_derivatives():
         found = layer(x)
     torch.testing.assert_close(found, layer(x), rtol=0, atol=0)  # those of the batch
 
@@ -253,7 +253,7 @@ def test_hard_sigmoids_are_twice_differentiable(inplace: bool) -> None:
     x = torch.tensor([-4.0, -2.5, 0.3, 2.0, 5.0], dtype=torch.float64, requires_grad=True)  # none on a corner
 
     def gate(z: Tensor) -> Tensor:
-        with CustomDerivatives():
+        with custom_derivatives():
             return z * nn.Hardsigmoid(inplace=inplace)(2.0 * z)
 
     torch.testing.assert_close(gate(x), x * F.hardsigmoid(2.0 * x))

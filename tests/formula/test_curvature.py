@@ -32,6 +32,14 @@ def test_hessian_vector_products() -> None:
     assert torch.autograd.gradcheck(lambda z: HessianVector()(net, x, z, y), x1.requires_grad_())
 
 
+def test_hessian_vector_products_are_of_eval_mode() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Softplus(), nn.Linear(8, 3)).double()
+    _, x, x1, y = batch()
+    trained, still = (HessianVector()(net.train(mode), x, x1, y) for mode in (True, False))
+    torch.testing.assert_close(trained, still)
+
+
 def test_random_vectors_of_unit_variance_estimate_the_frobenius_norm() -> None:
     net, x, _, y = batch()
     draw = Robust(power(l2, 2) @ HessianVector(), LinfBall(3.0**0.5, bounds=None), PGD(0, 0.0))

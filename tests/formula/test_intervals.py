@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -247,6 +248,23 @@ class Lambda(nn.Module):
         return self.function(x)
 
 
+class Reversed(torch.autograd.Function):
+    """A derivative that is not that of its forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return -x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return 10 * grads[0]
+
+
+def _without_gradient(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return 2 * x.flatten(1)
+
+
 def _view_in_place(x: Tensor) -> Tensor:
     h = x.flatten(1)
     h.relu_()
@@ -269,6 +287,8 @@ def _view_in_place(x: Tensor) -> Tensor:
         (lambda x: torch.cat([x, x], 1).flatten(1), "no rule for cat"),
         (lambda x: F.leaky_relu(x, -0.5).flatten(1), r"slope in \[0, 1\], got -0.5"),
         (lambda x: F.pad(x, (1, 1), value=3.0).flatten(1), "padding with 0, got 3.0"),
+        (lambda x: Reversed.apply(x.flatten(1)), "neg inside no_grad or an autograd.Function"),
+        (_without_gradient, "flatten inside no_grad or an autograd.Function"),
         (_view_in_place, "relu in place into a constant or a view"),
         (lambda x: x, r"\(B, classes\) that depend on the input, got \(3, 1, 8, 8\)"),
         (lambda x: torch.ones(3, 2), r"that depend on the input, got \(3, 2\)"),
@@ -302,3 +322,31 @@ def test_operations_in_place_are_followed() -> None:
     nets = [nn.Sequential(Lambda(f), head) for f in (in_place, lambda x: (x.flatten(1) * 2 - 1).relu() * 3)]
     ours, plain = (enclose(net, x, y, LinfBall(0.1)).spread() for net in nets)
     torch.testing.assert_close(ours, plain)
+
+
+def test_the_input_of_the_last_layer_is_kept_as_it_was() -> None:
+    torch.manual_seed(0)
+    first, last = nn.Linear(64, 5).double(), nn.Linear(5, 3).double()
+
+    def later(x: Tensor) -> Tensor:
+        h = first(x.flatten(1))
+        out: Tensor = last(h)
+        torch.relu_(h)
+        return out
+
+    x, _, y = images()
+    ours, plain = (
+        enclose(net, x, y, LinfBall(0.1)).spread() for net in (Lambda(later), nn.Sequential(nn.Flatten(), first, last))
+    )
+    torch.testing.assert_close(ours, plain)
+
+
+def test_an_input_a_rounding_outside_its_bounds_is_in_its_box() -> None:
+    """A kink between the bound and x is on the way from x to every x'."""
+    kink, x, y = 1 + 4e-6, torch.tensor([[1 + 9e-6]], dtype=torch.float64), torch.tensor([0])
+    head = nn.Linear(1, 2).double()
+    net = Lambda(lambda z: head(torch.relu(z - kink)))
+    bound = enclose(net, x, y, LinfBall(0.1, (0.0, 1.0))).spread()
+    inside = torch.tensor([[1.0]], dtype=torch.float64)
+    assert bool(bound >= IG(rule=midpoint(1000))(net, x, inside, y).abs().sum())
+    assert bool(bound > 0)

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -22,6 +24,7 @@ from robattr.cli import reproduce
 from robattr.cli.reproduce import _execute
 from robattr.reproduce import Job, execute, execute_parallel, execution, jobs, results, tasks
 from robattr.reproduce.execution import waves
+from robattr.training import loop
 from train_fixtures import chain_recipes, shorten_recipes
 
 
@@ -105,10 +108,20 @@ def test_jobs_in_parallel_give_what_jobs_in_turn_give(tmp_path: Path) -> None:
     assert weights[0] == weights[1]
 
 
-def long(out: Path) -> None:
-    """`robattr reproduce table1` without end, in a group of processes of its own."""
+def long(out: Path, stubborn: bool) -> None:
+    """`robattr reproduce table1` without end, in a group of processes of its own; a stubborn one notes an interrupt."""
     os.setsid()
-    with forks():
+    steps, train_step = count(), loop.train_step
+
+    def next_step(*arguments: Any, **settings: Any) -> Any:
+        if stubborn and next(steps) == 1:
+            signal.signal(signal.SIGINT, lambda *_: out.with_name("noted").touch())
+            while True:
+                time.sleep(1)
+        return train_step(*arguments, **settings)
+
+    with forks(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "train_step", next_step)
         made = jobs("table1", out, datasets=["fashion-mini"], examples=6)
         endless = {"steps": 10**6, "batch": 4, "log_every": 1, "schedule": "constant"}
         made = [replace(job, run=replace(job.run, **endless)) for job in made]
@@ -118,23 +131,28 @@ def long(out: Path) -> None:
             sys.exit(stop.exit_code)
 
 
-@pytest.mark.parametrize(("send", "times"), [(os.killpg, 1), (os.killpg, 2), (os.kill, 1)])
+@pytest.mark.parametrize(("send", "stubborn"), [(os.killpg, False), (os.killpg, True), (os.kill, False)])
 def test_ctrl_c_stops_all_processes_and_says_how_to_go_on(
-    tmp_path: Path, send: Callable[[int, int], None], times: int
+    tmp_path: Path, send: Callable[[int, int], None], stubborn: bool
 ) -> None:
-    """A terminal sends the signal to a group, other programs to one process. The impatient send it again."""
+    """A terminal sends the signal to a group, other programs to one process. A second one kills jobs that go on."""
     log = tmp_path / "log"
-    process = start(long, tmp_path / "out", log=log)
+    process = start(long, tmp_path / "out", stubborn, log=log)
     assert process.pid is not None
-    try:
-        while not any(file.stat().st_size for file in tmp_path.glob("out/fashion-mini/*/metrics.jsonl")):
+
+    def wait_for(there: Callable[[], bool]) -> None:
+        while not there():
             assert process.is_alive(), log.read_text()
             time.sleep(0.02)
-        with suppress(ProcessLookupError):  # it may have ended before the second one
-            for _ in range(times):
-                send(process.pid, signal.SIGINT)
-                time.sleep(0.05)
-        process.join(timeout=60)
+
+    try:
+        metrics = lambda: [f for f in tmp_path.glob("out/fashion-mini/*/metrics.jsonl") if f.stat().st_size]  # noqa: E731
+        wait_for(lambda: len(metrics()) == 2)
+        send(process.pid, signal.SIGINT)
+        if stubborn:
+            wait_for((tmp_path / "noted").exists)
+            send(process.pid, signal.SIGINT)
+        process.join(timeout=300)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import resource
 import signal
 import time
@@ -15,7 +14,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from forked import robattr, start
+from forked import robattr, signalled, start
 from memory_fixtures import needs_gpu
 from robattr.cli import app
 from robattr.training import loop
@@ -80,14 +79,12 @@ def same_as(whole: Path, out: Path) -> None:
     assert [record["step"] for record in lines(out) if "loss" in record] == list(range(1, STEPS + 1))
 
 
-def test_killed_at_any_moment(whole, tmp_path):
-    out, moments = tmp_path / "run", random.Random(7)
-    for step in (1, 5):
-        process = begin(out)
-        wait_for_step(out, step, process)
-        time.sleep(moments.uniform(0, 0.1))
-        process.kill()
+def test_killed_again_and_again(whole, tmp_path):
+    out = tmp_path / "run"
+    for step in (1, 4):  # the second process continues after 0 steps: no checkpoint is due before the third
+        process = start(signalled, signal.SIGKILL, step, *WORDS, "--out", str(out), log=tmp_path / "log")
         process.join()
+        assert process.exitcode == -signal.SIGKILL
     finish(out)
     same_as(whole, out)
     assert len(json.loads((out / "environment.json").read_text())["resumed"]) == 2
@@ -96,13 +93,11 @@ def test_killed_at_any_moment(whole, tmp_path):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_asked_to_stop(whole, tmp_path, number, code):
     out = tmp_path / "run"
-    process = begin(out)
-    wait_for_step(out, 2, process)  # early: on a busy machine the signal may come late
-    os.kill(process.pid, number)
-    process.join(timeout=120)
+    process = start(signalled, number, 2, *WORDS, "--out", str(out), log=tmp_path / "log")
+    process.join()
     assert process.exitcode == code
-    last = lines(out)[-1]["step"]
-    assert list((out / "checkpoints").glob(f"step-{last:09d}-*.pt"))
+    assert lines(out)[-1]["step"] == 3
+    assert list((out / "checkpoints").glob("step-000000003-*.pt"))
     assert not (out / "model.safetensors").exists()
     finish(out)
     same_as(whole, out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-import time
+import signal
 from dataclasses import replace
 from importlib import import_module
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from forked import robattr, start
+from forked import robattr, signalled, start
 from robattr import recipes
 from robattr.cli import app
 from robattr.data import from_tensors
@@ -264,12 +264,9 @@ def test_a_killed_worker_is_taken_over_and_two_share_the_work(tmp_path):
         "sweep", "fashion-mini/natural", "--over", "lr=0.001,0.002", "--set=steps=30", "--set=batch=8",
         "--set=checkpoint_every=4", "--set=log_every=1", "--examples=0", "--device=cpu", "--out", str(out),
     ]  # fmt: skip
-    first = start(robattr, *words, log=tmp_path / "first")
-    while not any(out.glob("*/checkpoints/step-00000000[48]*.pt")):
-        assert first.is_alive()
-        time.sleep(0.02)
-    first.kill()
+    first = start(signalled, signal.SIGKILL, 6, *words, log=tmp_path / "first")
     first.join()
+    assert first.exitcode == -signal.SIGKILL
     logs = [tmp_path / name for name in ("second", "third")]
     workers = [start(robattr, *words, log=log) for log in logs]
     for worker in workers:

@@ -180,13 +180,20 @@ def train_mode_differs(model: nn.Module, x: Tensor) -> bool:
         return True
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), torch.no_grad():
+        before = _generators(x)
         own = model(x)
+        drawn = not torch.equal(before, _generators(x))
         moved = any(name not in kept or not _same(buffer, kept[name]) for name, buffer in model.named_buffers())
         for name, buffer in model.named_buffers():
             if name in kept:
                 buffer.copy_(kept[name])
         with second_order(model):
-            return moved or not _same(own, model(x))
+            return drawn or moved or not _same(own, model(x))
+
+
+def _generators(x: Tensor) -> Tensor:
+    """The states of the random generators that a model at x may draw from."""
+    return torch.cat([torch.get_rng_state(), *([torch.cuda.get_rng_state(x.device)] if x.is_cuda else [])])
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -24,7 +24,13 @@ def stepwise(rho: Robust | Joint) -> bool:
 
 def form(rho: Robust | Joint) -> Robust | Joint:
     """The parts of an objective that are compiled; an adversary or a neighbourhood that runs eagerly is left out."""
-    return rho if stepwise(rho) else _each_term(rho, lambda t: replace(t, within=Everywhere(), by=PGD(0, 0.0)))
+    return rho if stepwise(rho) else _each_term(rho, _without_search)
+
+
+def _without_search(term: Robust) -> Robust:
+    changes = [change for change in (term.change, term.attacked) if change is not None]
+    bounds = any(change.over(term.within) != change for change in changes)  # of N(x, ε) as a whole
+    return replace(term, within=term.within if bounds else Everywhere(), by=PGD(0, 0.0))
 
 
 def without_numbers(rho: Robust | Joint) -> Robust | Joint:

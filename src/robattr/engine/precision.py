@@ -7,8 +7,8 @@ CPU tf32 is fp32.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Literal, get_args
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from robattr.errors import InvalidInput, nearest
 from robattr.formula.answers import in_use as in_use
 
 Precision = Literal["fp32", "tf32", "bf16"]
+_backends: Any = torch.backends  # whose stubs lack some of these
+SWITCHES = (_backends.cuda.matmul, _backends.cudnn.conv, _backends.cudnn.rnn, _backends.mkldnn.matmul)
 
 
 def layout(arithmetic: str, x: Tensor) -> torch.memory_format:
@@ -37,17 +39,25 @@ def precision(name: str, device: str = "cuda") -> Iterator[None]:
     """
     if name not in get_args(Precision):
         raise InvalidInput(f"unknown precision {name!r}: {nearest(name, get_args(Precision))}")
-    before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    onednn = torch.backends.mkldnn.enabled
+    products, convolutions = "highest", name != "fp32"  # torch refuses to read them where fp32_precision was set
+    with suppress(RuntimeError):
+        products = torch.get_float32_matmul_precision()
+    with suppress(RuntimeError):
+        convolutions = torch.backends.cudnn.allow_tf32
+    before, onednn = [switch.fp32_precision for switch in SWITCHES], torch.backends.mkldnn.enabled
     low = torch.autocast(device, dtype=torch.bfloat16) if name == "bf16" else nullcontext()
     try:
         torch.set_float32_matmul_precision("highest" if name == "fp32" else "high")
         torch.backends.cudnn.allow_tf32 = name != "fp32"
+        for switch in SWITCHES:
+            switch.fp32_precision = "ieee" if name == "fp32" else "tf32"
         with low:
             yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(products)
         torch.backends.cudnn.allow_tf32 = convolutions
+        for switch, value in zip(SWITCHES, before, strict=True):
+            switch.fp32_precision = value
         torch.backends.mkldnn.enabled = onednn
 
 

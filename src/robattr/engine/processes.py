@@ -88,11 +88,13 @@ def join(device: str = "auto") -> Iterator[World]:
 
     A process group that the caller has already made is used and left as it is.
     """
-    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    made = dist.is_available() and dist.is_initialized()
+    asked = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    rank, size = (dist.get_rank(), dist.get_world_size()) if made else asked
     place = choose_device(device, local_rank=int(os.environ.get("LOCAL_RANK", "0")), alone=size == 1)
     if place.type == "cuda":
         torch.cuda.set_device(place)
-    if size == 1 or dist.is_initialized():
+    if size == 1 or made:
         yield World(rank, size, place)
         return
     # Imported under a group, as the first step of an optimizer would, it keeps the group in defaults of its functions;

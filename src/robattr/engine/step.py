@@ -116,7 +116,8 @@ class Step:
     def _run(self, rho: Robust | Joint, x: Tensor, y: Tensor, start: Tensor | None, rand: Rand) -> Rho:
         if not (self.compiled or (self.graph and x.is_cuda)):
             return self._eager(rho, x, y, start, rand)
-        key = (without_numbers(rho), x.shape, x.dtype, x.device, y.shape, y.dtype)
+        trained = tuple(p.requires_grad for p in self.model.parameters())
+        key = (without_numbers(rho), x.shape, x.dtype, x.device, y.shape, y.dtype, trained)
         if why := self._unfit(rho, x, key):
             if why not in self.notes:
                 self.notes.append(why)

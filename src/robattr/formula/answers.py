@@ -11,7 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, sqrt
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
@@ -79,7 +79,8 @@ def in_use(device: torch.device) -> Literal["fp32", "tf32", "bf16"]:
     """The precision of products on that device, by torch's current settings."""
     if torch.is_autocast_enabled(device.type):
         return "bf16"
-    return "tf32" if device.type == "cuda" and torch.backends.cudnn.allow_tf32 else "fp32"
+    cudnn: Any = torch.backends.cudnn
+    return "tf32" if device.type == "cuda" and cudnn.conv.fp32_precision == "tf32" else "fp32"
 
 
 def input_unchanged(p: ModelProbe) -> Finding:

@@ -74,7 +74,8 @@ def enclose(model: Model, x: Tensor, y: Tensor, within: Neighbourhood, *, unit: 
 def corners(x: Tensor, within: Neighbourhood) -> Range:
     """The least and the largest value of each coordinate in N(x, ε), which must be a box."""
     check_box(within)
-    return Range(*(within.project(torch.full_like(x, far), x) for far in (-torch.inf, torch.inf)))
+    low, high = (within.project(torch.full_like(x, far), x) for far in (-torch.inf, torch.inf))
+    return Range(torch.minimum(low, x), torch.maximum(high, x))  # with x, where it lies a rounding outside the bounds
 
 
 def check_box(within: Neighbourhood) -> None:

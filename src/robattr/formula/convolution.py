@@ -7,14 +7,14 @@
 and the derivatives of each of them are the other two. torch instead writes ∂⟨v, InputGradient(g, W)⟩/∂W, which every
 step on ‖IG‖₁ needs, as a convolution of v whose kernel is g, as large as an image: GPUs have no fast kernel for that.
 
-`CustomDerivatives()` is the mode in which torch's convolutions are these. Three more functions are replaced there:
+`custom_derivatives()` is the mode in which torch's convolutions are these. Three more functions are replaced there:
 batch norm with frozen statistics is s·x + t, because torch's takes a dozen operations for its second derivative; hard
 sigmoid, whose own has none, is min(max(x + 3, 0), 6)/6; attention is that of `formula.attention`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -121,19 +121,24 @@ def _blank(like: Tensor, shape: torch.Size) -> Tensor:
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=form)
 
 
-class CustomDerivatives(TorchFunctionMode):
-    """While active, torch's convolutions, attention, frozen batch norms and hard sigmoids are those above."""
+class Replaced(TorchFunctionMode):
+    """While active, `table` has the function that runs in the place of each; one that returns None leaves the call."""
+
+    def __init__(self, table: Mapping[Any, Callable[..., Any]]) -> None:
+        super().__init__()
+        self.table = table
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        ours = REPLACED.get(func)
+        ours = self.table.get(func)
         out = None if ours is None else ours(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {})) if out is None else out
+
+
+def custom_derivatives() -> Replaced:
+    """While active, torch's convolutions, attention, frozen batch norms and hard sigmoids are those above."""
+    return Replaced(REPLACED)
 
 
 def _conv(n: int) -> Callable[..., Tensor | None]:

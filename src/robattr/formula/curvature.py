@@ -15,7 +15,7 @@ from torch import Tensor
 from robattr.errors import InvalidInput, UnsupportedModel
 from robattr.formula.algebra import Operand
 from robattr.formula.change import Change
-from robattr.formula.checks import check_number
+from robattr.formula.checks import check_number, checked
 from robattr.formula.layers import input_gradient
 from robattr.formula.maps import Map
 from robattr.formula.network import Bound, Model, bind, gradient
@@ -36,19 +36,20 @@ class HessianVector(Operand):
     of: Scalar = logit
 
     def __call__(self, model: Model, x: Tensor, x1: Tensor, y: Tensor) -> Tensor:
-        net, v = bind(model), x1 - x
+        with checked(model, x, x1, y) as net:
+            v = x1 - x
 
-        def along(z: Tensor) -> Tensor:
-            return (input_gradient(self.of, net, z, y) * v).flatten(1).sum(1)
+            def along(z: Tensor) -> Tensor:
+                return (input_gradient(self.of, net, z, y) * v).flatten(1).sum(1)
 
-        try:
-            return gradient(along, x)
-        except UnsupportedModel:
-            input_gradient(self.of, net, x, y)  # raises for a scalar without any gradient
-            raise UnsupportedModel(
-                "expected a scalar with curvature, got one whose gradient does not depend on x: use a curved one, such "
-                "as cross_entropy, or robattr.smooth(model, beta)"
-            ) from None
+            try:
+                return gradient(along, x)
+            except UnsupportedModel:
+                input_gradient(self.of, net, x, y)  # raises for a scalar without any gradient
+                raise UnsupportedModel(
+                    "expected a scalar with curvature, got one whose gradient does not depend on x: use a curved one, "
+                    "such as cross_entropy, or robattr.smooth(model, beta)"
+                ) from None
 
 
 @dataclass(frozen=True)

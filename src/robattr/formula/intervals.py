@@ -10,6 +10,7 @@ in θ.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from robattr.errors import UnsupportedModel, shape_of
-from robattr.formula.convolution import CustomDerivatives
+from robattr.formula.convolution import custom_derivatives
 from robattr.formula.network import Bound
 from robattr.formula.ranges import IN_PLACE, RULES, Interval, Linear, Range, Rule, Tape, affine, monotone, refused
 
@@ -30,7 +31,9 @@ def propagate(net: Bound, box: Range, *, unit: float = 0.0) -> tuple[Interval, I
     than its rounding error.
     """
     inputs = Interval(box.widened(unit), Tape(unit))
-    logits: Any = net.run(inputs)
+    net = net if torch.is_grad_enabled() else net.detach()
+    with torch.enable_grad():  # so that what the network does without it is noticed (`ranges.apply`)
+        logits: Any = net.run(inputs)
     if not isinstance(logits, Interval) or logits.dim() != 2:
         raise UnsupportedModel(
             f"expected logits of shape (B, classes) that depend on the input, got {shape_of(logits)}"
@@ -42,7 +45,7 @@ def _convolution(func: Any) -> Rule:
     def rule(input: Interval, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any) -> Interval:
         def by(w: Tensor) -> Linear:
             def convolve(z: Tensor) -> Tensor:
-                with CustomDerivatives():
+                with custom_derivatives():
                     out: Tensor = func(z, w, None, *args, **kwargs)
                 return out
 
@@ -57,7 +60,7 @@ def _convolution(func: Any) -> Rule:
 def _linear(input: Interval, weight: Tensor, bias: Tensor | None = None) -> Interval:
     a, size = (lambda z, w=w: F.linear(z, w) for w in (weight, weight.abs()))
     out = affine(input, a, size, bias, terms=weight.numel())
-    out.linear = input, weight, bias
+    out.linear = copy(input), weight, bias  # as it is now: a later operation in place changes `input`
     return out
 
 

@@ -24,7 +24,7 @@ from torch.func import functional_call
 
 from robattr.errors import InvalidInput, UnsupportedModel, shape_of
 from robattr.formula.attention import differentiated
-from robattr.formula.convolution import CustomDerivatives
+from robattr.formula.convolution import custom_derivatives
 
 Model: TypeAlias = Callable[[Tensor], Tensor]
 """Anything that maps inputs (B, ...) to logits (B, classes): an `nn.Module`, or any callable."""
@@ -64,7 +64,7 @@ class Bound:
 
     def run(self, *inputs: Any) -> Tensor:
         """The network on any inputs, its convolutions with custom derivatives."""
-        with CustomDerivatives(), nullcontext() if torch.is_grad_enabled() else differentiated(once=True):
+        with custom_derivatives(), nullcontext() if torch.is_grad_enabled() else differentiated(once=True):
             if self.module is None:
                 return self.model(*inputs)
             out: Tensor = functional_call(self.module, {**self.parameters, **self.buffers}, inputs)

@@ -141,6 +141,8 @@ def apply(func: Any, *args: Any, inplace: bool = False, **kwargs: Any) -> Interv
     rule = RULES.get(IN_PLACE.get(func, func))
     if rule is None:
         raise refused(func)
+    if not torch.is_grad_enabled():  # its derivative is another one than its rule's
+        raise refused(f"{name_of(func)} inside no_grad or an autograd.Function")
     found = rule(*args, **kwargs)
     if not (inplace or func in IN_PLACE):
         return found

@@ -13,16 +13,16 @@ for all those networks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from robattr.errors import InvalidInput, UnsupportedModel
+from robattr.formula.convolution import Replaced
 from robattr.formula.network import AffineSplit, affine_split
 
 # Past βu = 40 the kernel returns u itself; the exact value differs by e⁻⁴⁰, below the resolution of float64, in the
@@ -96,24 +96,9 @@ TWINS = {spelling: rule for rule, plain, _ in SPELLINGS for spelling in plain} |
 """By spelling. Max-pool, clamp, maximum, GELU, SiLU, ELU, … are unchanged."""
 
 
-class _Softened(TorchFunctionMode):
+def _softened(soft: Soft) -> Replaced:
     """While active, calls of the activations in TWINS compute their smooth versions."""
-
-    def __init__(self, soft: Soft) -> None:
-        super().__init__()
-        self.soft = soft
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        twin = TWINS.get(func)
-        if twin is None:
-            return func(*args, **(kwargs or {}))
-        return twin(self.soft, *args, **(kwargs or {}))
+    return Replaced({spelling: partial(rule, soft) for spelling, rule in TWINS.items()})
 
 
 class Smooth(nn.Module):
@@ -142,7 +127,7 @@ class Smooth(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         soft = relative_softplus if self.twin_relative else softplus
-        with _Softened(partial(soft, beta=self.twin_beta)):
+        with _softened(partial(soft, beta=self.twin_beta)):
             return self.twin_of(*args, **kwargs)
 
     def affine_split(self) -> AffineSplit | None:
@@ -179,6 +164,6 @@ def has_activations(model: nn.Module, x: Tensor) -> bool:
         called.append(u.shape)
         return F.relu(u)
 
-    with torch.no_grad(), _Softened(soft):
+    with torch.no_grad(), _softened(soft):
         model(x)
     return bool(called)

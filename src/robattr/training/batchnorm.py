@@ -39,6 +39,7 @@ def over_global_batch(model: nn.Module, world: World) -> Iterator[None]:
 def _forward(layer: _BatchNorm, x: Tensor) -> Tensor:
     if not layer.training:
         return type(layer).forward(layer, x)
+    low, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))  # as torch's own: bf16 holds no sum
     axes = [0, *range(2, x.ndim)]
     shape = [1, -1] + [1] * (x.ndim - 2)
     count = _total(x.new_tensor([x.numel() / x.shape[1]]))
@@ -48,8 +49,8 @@ def _forward(layer: _BatchNorm, x: Tensor) -> Tensor:
     _update_running(layer, mean.detach(), (variance * count / (count - 1)).detach())
     normalised = centred * (variance + layer.eps).rsqrt().view(shape)
     if layer.weight is None:
-        return normalised
-    return normalised * layer.weight.view(shape) + layer.bias.view(shape)
+        return normalised.to(low)
+    return (normalised * layer.weight.view(shape) + layer.bias.view(shape)).to(low)
 
 
 def _update_running(layer: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
