@@ -218,19 +218,23 @@ class Fragile(nn.Module):
         return torch.stack([own, torch.zeros_like(own)], dim=1)
 
 
-def test_an_example_without_a_map_has_no_score(case) -> None:
+@pytest.mark.parametrize("kind", ["topk", "soft_topk", "rank", "kendall", "cosine", "mass_center", "score", "random"])
+def test_an_example_without_a_map_has_no_score(case, kind: str) -> None:
     net, x, _ = case
     x = x.clone()
     x[1] = 0  # the IG map from black to black is 0 / 0
     x[2, 0, 3, 3] = torch.nan
     label = net(x).argmax(dim=1)
-    found = IFIA(net, EPS, ALPHA, STEPS, k=K, restarts=2, map=integrated_gradients(N))(x, label)
+    attack = IFIA(net, EPS, ALPHA, STEPS, k=K, restarts=2, map=integrated_gradients(N), kind=kind)
+    found = attack(x, label)
     blank = torch.tensor([False, True, True, False])
     assert torch.equal(found.score.isnan(), blank)
     assert torch.equal(found.worst["kendall"].isnan(), blank)
     assert not found.kept[blank].any()
-    alone = IFIA(net, EPS, ALPHA, STEPS, k=K, restarts=2, map=integrated_gradients(N))(x[:1], label[:1])
-    assert torch.equal(found.score[:1], alone.score), "the others are scored as without it"
+    alone = attack(x[:1], label[:1])
+    torch.testing.assert_close(
+        found.score[:1], alone.score, rtol=0, atol=1e-9, msg="the others are scored as without it"
+    )
 
 
 @pytest.mark.parametrize(
@@ -304,6 +308,51 @@ def test_the_shortcut_of_standardising_nets_equals_the_sum() -> None:
     torch.testing.assert_close(short.map, long.map, rtol=1e-6, atol=1e-9)
 
 
+def test_images_with_and_without_the_shortcut_in_one_batch() -> None:
+    """The one kind has every iterate scored, the other one of a window."""
+    torch.manual_seed(1)
+    net = resnet(4, 1, channels=1).double()
+    x = 255 * torch.rand(3, 1, 8, 8, dtype=torch.float64)
+    x[1] = 100 + 0.1 * torch.rand(1, 8, 8, dtype=torch.float64)
+    y = net(x).argmax(dim=1)
+    attack = IFIA(net, 8.0, 1.0, 7, k=10, bounds=(0.0, 255.0), map=integrated_gradients(20), restarts=2, window=3)
+    assert attack.can_shorten(x).tolist() == [True, False, True]
+    together = attack(x, y, ids=[0, 1, 2])
+    assert together.history["kendall"].shape[1] == 7
+    for b in range(3):
+        alone = attack(x[b : b + 1], y[b : b + 1], ids=[b])
+        torch.testing.assert_close(together.score[b : b + 1], alone.score, rtol=0, atol=1e-9)
+        lowest = (h.history["kendall"][at].min() for h, at in ((together, b), (alone, 0)))
+        torch.testing.assert_close(*lowest, rtol=0, atol=1e-9)
+
+
+def test_compiled_passes_see_the_weights_and_buffers_of_the_moment(monkeypatch) -> None:
+    monkeypatch.setattr("robattr.engine.compiled.inductor", traced)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(256, 3))
+    net = net.double().eval()
+    x, _, y = images()
+    eager = IFIA(net, EPS, ALPHA, 3, k=K, map=integrated_gradients(20), window=2)
+    compiled = replace(eager, batch=3)
+    before = compiled(x, y).score
+    with torch.no_grad():
+        net[1].running_mean += torch.randn(4)
+        net[0].weight *= torch.randn(4, 1, 1, 1)
+    after = compiled(x, y).score
+    torch.testing.assert_close(after, eager(x, y).score, rtol=0, atol=1e-9)
+    assert not torch.allclose(before, after)
+
+
+def test_compiled_passes_of_two_models_are_kept(case, monkeypatch) -> None:
+    monkeypatch.setattr("robattr.engine.compiled.inductor", traced)
+    _, x, y = case
+    nets = [nn.Sequential(nn.Flatten(), nn.Linear(36, 3)).double() for _ in range(3)]
+    for net in nets:
+        IFIA(net, EPS, ALPHA, 1, k=K, map=simple_gradient(), batch=4)(x, y)
+    assert list(passes._ready) == nets[1:]
+    assert integrated_gradients() == integrated_gradients(), "equal maps share a compiled function"
+
+
 def test_a_captum_method_can_be_scored(case) -> None:
     captum = pytest.importorskip("captum.attr")
     net, x, y = case
@@ -357,9 +406,9 @@ def test_compiled_passes_are_padded_to_one_shape(case, monkeypatch) -> None:
         def __init__(self, fn, *, name: str) -> None:
             self.fn = fn
 
-        def __call__(self, z: Tensor, *rest: Tensor):
+        def __call__(self, parameters, buffers, z: Tensor, *rest: Tensor):
             shapes.add(tuple(z.shape))
-            return self.fn(z, *rest)
+            return self.fn(parameters, buffers, z, *rest)
 
     monkeypatch.setattr(passes, "Compiled", Recorded)
     eager = IFIA(net, EPS, ALPHA, 3, k=K, restarts=2, map=integrated_gradients(N))
@@ -679,3 +728,16 @@ def test_the_cost_is_the_number_of_passes(change) -> None:
         for each in rows:
             list(attack.iterates(each))
     assert Counting.seen == 2 * attack.cost
+
+
+def test_of_a_window_an_iterate_that_keeps_the_prediction_is_scored(case) -> None:
+    """ε is so large that iterates flip: those that do are never the choice of a window that has another one."""
+    net, x, _ = case
+    y = net(x).argmax(dim=1)
+    fine = integrated_gradients(N)
+    attack = IFIA(net, 0.5, 0.25, 12, k=K, map=fine)
+    every = attack(x, y)
+    screened = replace(attack, map=replace(fine, coarse=fine), window=3)(x, y)
+    assert (every.flips > 0).any()
+    torch.testing.assert_close(screened.score, every.score, rtol=0, atol=1e-9)
+    assert torch.equal(screened.kept, every.kept)

@@ -132,6 +132,18 @@ def test_a_quantus_explanation_function_is_scored(plain: nn.Module) -> None:
         AttributionRobustness(score="kendal")
 
 
+def test_where_no_step_keeps_the_prediction_there_is_no_score() -> None:
+    class Brittle(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            own = (x.flatten(1) ** 2).sum(dim=1)
+            return torch.stack([own, own + 50 * ((x - 0.5).flatten(1) ** 2).sum(dim=1) - 1e-6], dim=1)
+
+    x = torch.full((2, 1, 6, 6), 0.5)
+    x[:, :, 0, 0] = 0.50001  # so that the map has an order
+    metric = AttributionRobustness(eps=0.1, steps=3, k=6, map=simple_gradient())
+    assert all(np.isnan(metric(model=Brittle(), x_batch=x.numpy(), y_batch=np.zeros(2, dtype=int))))
+
+
 def test_losses_per_example_as_in_robustness(plain: nn.Module) -> None:
     def custom_loss(model, x: Tensor, y: Tensor) -> tuple[Tensor, None]:
         return F.cross_entropy(model(x), y, reduction="none"), None

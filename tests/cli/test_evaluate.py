@@ -92,6 +92,9 @@ def test_compare_pairs_two_runs(runs, tmp_path: Path) -> None:
     whole = note.read_text()
     note.write_text(whole.replace('"eps": 0.1', '"eps": 0.2'))
     assert "same settings, got eps 0.1 and 0.2" in str(invoke("compare", *runs).exception)
+    note.write_text(whole.replace('"eps": 0.1', '"eps": 0.1, "direction_nodes": 10'))
+    for pair, got in ((runs, "None and 10"), (runs[::-1], "10 and None")):
+        assert f"same settings, got direction_nodes {got}" in str(invoke("compare", *pair).exception)
     note.write_text("{bad")
     refused = invoke("compare", *runs).exception
     assert isinstance(refused, CheckpointError)

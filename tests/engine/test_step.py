@@ -646,6 +646,11 @@ def test_bf16_leaves_the_fast_products_of_float32_on() -> None:
     assert torch.backends.mkldnn.enabled == before
 
 
+def test_a_precision_within_another_is_its_own() -> None:
+    with precision("bf16", "cpu"), precision("fp32", "cpu"):
+        assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.float32
+
+
 def test_precision_and_determinism_leave_no_trace() -> None:
     before = torch.backends.cuda.matmul.allow_tf32, torch.are_deterministic_algorithms_enabled()
     for name in ("fp32", "tf32", "bf16"):

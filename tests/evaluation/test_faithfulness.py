@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from evaluation_fixtures import IG, TOY
 from robattr.attacks import from_callable, gradient_input, integrated_gradients, simple_gradient
 from robattr.attacks.maps import AttributionMap, saliency, smooth_grad
+from robattr.auditing.embeddings import per_token
 from robattr.evaluation import evaluate, strict
 from robattr.evaluation import faithfulness as room
 from robattr.evaluation.faithfulness import WINDOWS, contributions, faithfulness, input_dependence, windows
@@ -127,6 +128,12 @@ def test_an_exact_attribution_has_no_infidelity_and_no_gap() -> None:
     y = net(x).argmax(dim=1)
     for map in (integrated_gradients(3), gradient_input(), simple_gradient(), smooth_grad(3)):
         assert measured((net, x, y), map)["infidelity"].max() < 1e-12
+    tokens = torch.rand(4, 12, 5, dtype=torch.float64) - 0.5
+    net = nn.Sequential(nn.Flatten(), nn.Linear(60, 3)).double()
+    label = net(tokens).argmax(dim=1)
+    for map in (integrated_gradients(3), gradient_input(), simple_gradient()):
+        assert measured((net, tokens, label), per_token(map))["infidelity"].max() < 1e-12
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).double()
     wrong = from_callable(lambda net, x, y: torch.rand(x.shape, generator=torch.Generator().manual_seed(1)).to(x) - 0.5)
     assert measured((net, x, y), wrong)["infidelity"].mean() > 0.5
 

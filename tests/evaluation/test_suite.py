@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from evaluation_fixtures import IG, TOY
-from robattr.attacks import IFIA, simple_gradient
+from robattr.attacks import IFIA, integrated_gradients, simple_gradient
 from robattr.attacks.walk import Walk
 from robattr.evaluation import paper, strict
 from robattr.evaluation.evaluate_batch import evaluate_batch
@@ -16,6 +16,7 @@ from robattr.evaluation.paper_results import PaperResults
 from robattr.evaluation.protocol import ROUNDS, exhaustive
 from robattr.evaluation.suite import attribution_attacks, noise_control, prediction_attacks
 from robattr.evaluation.worst_case import worst_case
+from robattr.models import resnet
 
 LONGER = replace(TOY, steps=8)
 RICH = replace(strict(LONGER), budget=9.0, tolerance=0.0)  # so that examples leave one by one
@@ -162,3 +163,34 @@ def test_flat_inputs_have_no_attack_on_the_mass_centre() -> None:
     p = strict(replace(TOY, k=3, eval_k=3, repeats=1))
     record = evaluate_batch(net, x, net(x).argmax(dim=1), ids=range(2), protocol=p, map=simple_gradient()).records[0]
     assert not any(name.startswith("mass_center") for name in record["attacks"])
+
+
+def test_attacks_of_other_seeds_start_elsewhere() -> None:
+    one, two = (
+        attribution_attacks(replace(strict(TOY), seed=seed), torch.nn.Flatten(), IG, images=True)[1:] for seed in (0, 1)
+    )
+    assert not {(a.kind, a.seed) for a in one if a.kind != "random"} & {(a.kind, a.seed) for a in two}
+
+
+def test_an_attack_looks_for_iterates_by_its_own_score() -> None:
+    attacks = attribution_attacks(strict(TOY), torch.nn.Flatten(), IG, images=True)
+    aims = {a.kind: a.aim for a in attacks}
+    assert {kind: aims[kind] for kind in ("soft_topk", "rank", "mass_center", "cosine")} == {
+        "soft_topk": "topk", "rank": "kendall", "mass_center": "mass_center", "cosine": "cosine",
+    }  # fmt: skip
+
+
+def test_noise_of_every_example_where_the_budget_admits_it_for_some() -> None:
+    """With the shortcut an example costs less, and its budget is smaller."""
+    torch.manual_seed(0)
+    net, map = resnet(4, 1, channels=1).eval(), integrated_gradients(20)
+    x = 255 * torch.rand(3, 1, 8, 8)
+    x[1] = 100 + 0.05 * x[1]
+    y = net(x).argmax(dim=1)
+    p = strict(replace(TOY, steps=2, pgd_steps=20, eps=8.0, alpha=1.0, bounds=(0.0, 255.0), N=20, repeats=1))
+    attacks = attribution_attacks(p, net, map, images=True)
+    case = worst_case(attacks, x, y, map(net, x, y).detach(), ids=[0, 1, 2], protocol=p)
+    assert case.ran["random"].tolist() == [False, True, False]
+    assert case.noise["kendall"].isfinite().all()
+    control = noise_control(attacks[0])(x, y, ids=[0, 1, 2])
+    torch.testing.assert_close(case.noise["kendall"], control.score, rtol=0, atol=1e-4)

@@ -40,7 +40,8 @@ def _soft_topk(s: Tensor, mask: Tensor) -> Tensor:
     _check_shapes(s, mask)
     values, chosen = s.flatten(1), mask.flatten(1)
     k = chosen.sum(dim=1, keepdim=True)  # a tensor: compiled code cannot depend on a value
-    t = values.detach().sort(dim=1, descending=True).values.gather(1, k.long() - 1).clamp_min(torch.finfo(s.dtype).tiny)
+    last = (k.long() - 1).clamp_min(0)  # none is chosen in a map that is undefined
+    t = values.detach().sort(dim=1, descending=True).values.gather(1, last).clamp_min(torch.finfo(s.dtype).tiny)
     return -(torch.sigmoid(values / t - 1) * chosen).sum(dim=1) / k[:, 0]
 
 

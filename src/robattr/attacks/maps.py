@@ -54,6 +54,7 @@ class AttributionMap:
     smallest    the net must be constant from this fraction of x on: the first node of the rule; 0 if there is none
     guide       the map to differentiate in an attack, where this one is not differentiable
     slope       whether the attribution is a slope, as a gradient is, and not a contribution to the logit
+    effect      the signed contributions, where `of` has magnitudes
     coarse      a cheaper map close to this one: evaluations differentiate it, and screen the iterates by it
     """
 
@@ -65,6 +66,7 @@ class AttributionMap:
     smallest: float = 0.0
     guide: AttributionMap | None = None
     slope: bool = False
+    effect: Attribution | None = None
     coarse: AttributionMap | None = None
 
     @property
@@ -91,6 +93,10 @@ def _gradient(model: Model, x: Tensor, y: Tensor) -> Tensor:
     return gradient(lambda z: logit(model, z, y), x)
 
 
+def _gradient_input(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    return x * _gradient(model, x, y)
+
+
 def simple_gradient() -> AttributionMap:
     """S = |∂ logit_y / ∂x| (the paper's appendix calls it SG)."""
     return AttributionMap("sg", _gradient, slope=True)
@@ -98,7 +104,7 @@ def simple_gradient() -> AttributionMap:
 
 def gradient_input() -> AttributionMap:
     """S = |x ⊙ ∂ logit_y / ∂x|."""
-    return AttributionMap("gi", lambda model, x, y: x * _gradient(model, x, y))
+    return AttributionMap("gi", _gradient_input)
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,17 @@ def attack_gradient(
     model: nn.Module, guide: AttributionMap, *, kind: str | Change, keep: float, relative: bool = False
 ) -> AttackGradient:
     """The gradient in z of J(S̃(z), r) − keep·relu(margin(z, label)); β = inf means the true net."""
-    net = _constant(model)
+    return partial(_whole(model, guide, kind=kind, keep=keep, relative=relative), _constant(model))
 
-    def gradient(z: Tensor, y: Tensor, reference: Tensor, label: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+
+def _whole(
+    model: nn.Module, guide: AttributionMap, *, kind: str | Change, keep: float, relative: bool
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    """`attack_gradient` as a function of the network, too."""
+
+    def gradient(
+        net: Bound, z: Tensor, y: Tensor, reference: Tensor, label: Tensor, beta: float
+    ) -> tuple[Tensor, Tensor]:
         twin = net if beta == inf else _bound_as(smooth(model, beta, relative=relative), net)
 
         def value(v: Tensor) -> Tensor:
@@ -56,8 +64,12 @@ def attack_gradient(
 
 def map_and_logits(model: nn.Module, map: AttributionMap) -> MapAndLogits:
     """The true net's map and logits at z."""
-    net = _constant(model)
-    return lambda z, y: (map(net, z, y).detach(), net(z))
+    return partial(_map(map), _constant(model))
+
+
+def _map(map: AttributionMap) -> Callable[..., tuple[Tensor, Tensor]]:
+    """`map_and_logits` as a function of the network, too."""
+    return lambda net, z, y: (map(net, z, y).detach(), net(z))
 
 
 def compiled_gradient(
@@ -65,26 +77,22 @@ def compiled_gradient(
 ) -> AttackGradient:
     """`attack_gradient` by functions of the network: z, v ↦ (∂S̃/∂z)ᵀ v, z ↦ S̃(z), and z ↦ ∇relu(margin(z))."""
     sign = LINEAR.get(kind) if isinstance(kind, str) else None
-    hinge = compiled(model, "hinge", partial(_hinge, model))
+    hinge = compiled(model, "hinge", _hinge)
 
     def gradient(z: Tensor, y: Tensor, reference: Tensor, label: Tensor, beta: float) -> tuple[Tensor, Tensor]:
         if not isinstance(kind, str):
-
-            def build() -> Callable[..., tuple[Tensor, Tensor]]:  # once, because it copies the parameters
-                whole = attack_gradient(model, guide, kind=kind, keep=keep, relative=relative)
-                return lambda z, y, r, to: whole(z, y, r, to, beta)
-
-            out: tuple[Tensor, Tensor] = compiled(model, (guide, kind, beta, keep, relative), build)(
+            whole = partial(_whole(model, guide, kind=kind, keep=keep, relative=relative), beta=beta)
+            out: tuple[Tensor, Tensor] = compiled(model, (guide, kind, beta, keep, relative), whole)(
                 z, y, reference, label
             )
             return out
         twin = _twin(model, beta, z, relative=relative)
-        pull = compiled(model, ("pull", guide, twin), partial(_pull, model, guide, twin))
+        pull = compiled(model, ("pull", guide, twin), _pull(model, guide, twin))
         at = torch.full((), beta, dtype=z.dtype, device=z.device)
         if sign is not None:
             found, value = pull(z, y, sign * reference, at)
         else:
-            s = compiled(model, ("map", guide, twin), partial(_twin_map, model, guide, twin))(z, y, at)
+            s = compiled(model, ("map", guide, twin), _twin_map(model, guide, twin))(z, y, at)
             v, value = grad_and_value(lambda s: LOSSES[kind](s, reference), allow_zero=True)(s)
             found, _ = pull(z, y, v * s[0].numel(), at)
         if keep:
@@ -98,9 +106,9 @@ def compiled_gradient(
 def compiled_map(model: nn.Module, map: AttributionMap) -> MapAndLogits:
     """`map_and_logits`, by one function for all segments of the ray where the map has them."""
     if not map.segments:
-        whole: MapAndLogits = compiled(model, map, partial(map_and_logits, model, map))
+        whole: MapAndLogits = compiled(model, map, _map(map))
         return whole
-    segment = compiled(model, "segment", partial(_segment, model))
+    segment = compiled(model, "segment", _segment)
 
     def summed(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         found = [segment(a * z, b * z, z, y) for a, b in map.segments]
@@ -110,26 +118,23 @@ def compiled_map(model: nn.Module, map: AttributionMap) -> MapAndLogits:
 
 
 def _pull(model: nn.Module, guide: AttributionMap, twin: float | None) -> Callable[..., tuple[Tensor, Tensor]]:
-    """(z, y, v, β) ↦ (∇_z mean_i S̃_i(z) v_i, the mean)."""
-    net = _constant(model)
+    """(net, z, y, v, β) ↦ (∇_z mean_i S̃_i(z) v_i, the mean)."""
 
-    def pull(z: Tensor, y: Tensor, v: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    def pull(net: Bound, z: Tensor, y: Tensor, v: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
         soft = _softened(net, model, twin, beta)
         return grad_and_value(lambda at: (guide(soft, at, y) * v).flatten(1).mean(dim=1), allow_zero=True)(z)
 
     return pull
 
 
-def _hinge(model: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
-    """(z, label) ↦ (∇_z relu(margin(z, label)), relu(margin(z, label)))."""
-    net = _constant(model)
-    return lambda z, label: grad_and_value(lambda at: margin(net, at, label).relu(), allow_zero=True)(z)
+def _hinge(net: Bound, z: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+    """(∇_z relu(margin(z, label)), relu(margin(z, label)))."""
+    return grad_and_value(lambda at: margin(net, at, label).relu(), allow_zero=True)(z)
 
 
 def _twin_map(model: nn.Module, guide: AttributionMap, twin: float | None) -> Callable[..., Tensor]:
-    """(z, y, β) ↦ S̃(z)."""
-    net = _constant(model)
-    return lambda z, y, beta: guide(_softened(net, model, twin, beta), z, y).detach()
+    """(net, z, y, β) ↦ S̃(z)."""
+    return lambda net, z, y, beta: guide(_softened(net, model, twin, beta), z, y).detach()
 
 
 def _twin(model: nn.Module, beta: float, x: Tensor, *, relative: bool) -> float | None:
@@ -153,10 +158,9 @@ def _bound_as(module: nn.Module, net: Bound) -> Bound:
     return Bound(module, net.parameters, net.buffers, affine_split(module))
 
 
-def _segment(model: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
-    """(a, b, z, y) ↦ (IG(a, b) of the logit by SEGMENT, the logits at z)."""
-    net, ig = _constant(model), IG(of=logit, rule=SEGMENT)
-    return lambda a, b, z, y: (ig(net, a, b, y).detach(), net(z))
+def _segment(net: Bound, a: Tensor, b: Tensor, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """(IG(a, b) of the logit by SEGMENT, the logits at z)."""
+    return IG(of=logit, rule=SEGMENT)(net, a, b, y).detach(), net(z)
 
 
 def _constant(model: nn.Module) -> Bound:
@@ -170,19 +174,21 @@ def _constant(model: nn.Module) -> Bound:
     return net.with_parameters({**net.parameters, **last})
 
 
-_ready: WeakKeyDictionary[nn.Module, dict[Any, Compiled]] = WeakKeyDictionary()
+MODELS = 2  # whose compiled functions are kept: the attacked one and that of a transfer attack
+_ready: dict[nn.Module, dict[Any, Compiled]] = {}
 _has_activations: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
-def compiled(model: nn.Module, key: Any, build: Callable[[], Any]) -> Callable[..., Any]:
-    """`build()` compiled, once per model, `key` and shape; again when the weights have moved in memory."""
+def compiled(model: nn.Module, key: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """fn(net, …) compiled, once per model, `key` and shapes; with the weights that the model has at each call."""
 
     def run(*args: Tensor) -> Any:
-        kept = _ready.setdefault(model, {})
-        shapes = tuple((a.shape, a.dtype) for a in args)
-        full = (key, in_use(args[0].device), shapes, tuple(p.data_ptr() for p in model.parameters()))
+        kept, net = _ready.setdefault(model, {}), _constant(model)
+        for other in list(_ready)[:-MODELS]:
+            del _ready[other]
+        full = (key, in_use(args[0].device), tuple((a.shape, a.dtype) for a in args))
         if full not in kept:
-            kept[full] = Compiled(build(), name="attribution attack")
-        return kept[full](*args)
+            kept[full] = Compiled(lambda p, b, *rest: fn(net.with_parameters(p, b), *rest), name="attribution attack")
+        return kept[full](net.parameters, net.buffers, *args)
 
     return run

@@ -163,6 +163,9 @@ def joined(parts: Sequence[AttackResult], order: Sequence[Tensor]) -> AttackResu
     def join(values: Sequence[Any]) -> Any:
         if isinstance(values[0], dict):
             return {name: join([value[name] for value in values]) for name in values[0]}
+        longest = max(value.shape[1] for value in values) if values[0].dim() == 2 else 0
+        if longest:  # histories: with a shortcut every iterate is scored, without it one of a window
+            values = [v[:, [i * v.shape[1] // longest for i in range(longest)]] for v in values]
         return torch.cat([value[: len(at)] for value, at in zip(values, order, strict=True)])[back]
 
     return AttackResult(**{f.name: join([getattr(part, f.name) for part in parts]) for f in fields(AttackResult)})

@@ -75,7 +75,7 @@ def agreement(
     maps, labels = [], []
     together = rows_that_fit(model, x, passes=map.together)
     for each in ("fp32", name):
-        with precision(each, x.device.type), torch.no_grad():
+        with second_order(model), precision(each, x.device.type), torch.no_grad():
             for z in (x, noisy):
                 parts = zip(z.split(together), y.split(together), strict=True)
                 maps.append(torch.cat([saliency(map, model, *part).flatten(1).double() for part in parts]))

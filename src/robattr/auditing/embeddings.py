@@ -71,7 +71,19 @@ def per_token(map: AttributionMap) -> AttributionMap:
     def summed(model: Model, x: Tensor, y: Tensor) -> Tensor:
         return map.of(model, x, y).abs().sum(dim=-1)
 
+    def effect(model: Model, x: Tensor, y: Tensor) -> Tensor:
+        a = map.of(model, x, y)
+        return (a * x if map.slope else a).sum(dim=-1)
+
     guide, coarse = (None if each is None else per_token(each) for each in (map.guide, map.coarse))
     return replace(
-        map, name=f"{map.name}-tokens", of=summed, complete=False, along_ray=None, guide=guide, coarse=coarse
+        map,
+        name=f"{map.name}-tokens",
+        of=summed,
+        complete=False,
+        along_ray=None,
+        guide=guide,
+        coarse=coarse,
+        slope=False,
+        effect=effect,
     )

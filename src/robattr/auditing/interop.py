@@ -90,8 +90,9 @@ class AttributionRobustness:
 
         AttributionRobustness(score="kendall", eps=8/255)(model=model, x_batch=x, y_batch=y) -> [0.31, 0.44, …]
 
-    One float per example, 1 = unchanged; nan where the prediction is not y. With `explain_func(model, inputs, targets,
-    **explain_func_kwargs)` its maps are scored and the attack follows gradient × input; otherwise `map` is both.
+    One float per example, 1 = unchanged; nan where the prediction is not y, or no attack step kept it. With
+    `explain_func(model, inputs, targets, **explain_func_kwargs)` its maps are scored and the attack follows
+    gradient × input; otherwise `map` is both.
     """
 
     score: str = "kendall"
@@ -147,7 +148,8 @@ class AttributionRobustness:
                 found = torch.full(right.shape, nan, dtype=torch.float64, device=place)
                 if right.any():
                     at = right.nonzero()[:, 0]
-                    found[at] = attack(x[part][at], y[part][at], ids=(at + start).tolist()).score
+                    got = attack(x[part][at], y[part][at], ids=(at + start).tolist())
+                    found[at] = got.score.masked_fill(~got.kept, nan)
                 scores += found.tolist()
         return scores
 

@@ -196,7 +196,8 @@ def _check_comparable(paths: list[Path], sides: list[list[Any]]) -> None:
     from robattr.evaluation.records import read_settings
 
     one, two = map(read_settings, paths)
-    odd = [f"{key} {one[key]} and {two.get(key)}" for key in one if one[key] != two.get(key) and key != "weights"]
+    keys = [key for key in {**one, **two} if key != "weights"]
+    odd = [f"{key} {one.get(key)} and {two.get(key)}" for key in keys if one.get(key) != two.get(key)]
     if odd:
         raise InvalidInput(
             f"expected two evaluations with the same settings, got {', '.join(odd)}: evaluate both again"

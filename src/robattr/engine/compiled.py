@@ -97,7 +97,7 @@ class Compiled:
     def _exact(self, *args: Any) -> Any:
         """The eager result in float32."""
         kind = pytree.tree_leaves(args)[0].device.type
-        with _without_autocast(), precision("fp32", kind):
+        with precision("fp32", kind):
             return self._fn(*args)
 
     def _expected(self, *args: Any) -> Any:

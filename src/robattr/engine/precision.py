@@ -7,7 +7,7 @@ CPU tf32 is fp32.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, get_args
 
 import torch
@@ -45,7 +45,7 @@ def precision(name: str, device: str = "cuda") -> Iterator[None]:
     with suppress(RuntimeError):
         convolutions = torch.backends.cudnn.allow_tf32
     before, onednn = [switch.fp32_precision for switch in SWITCHES], torch.backends.mkldnn.enabled
-    low = torch.autocast(device, dtype=torch.bfloat16) if name == "bf16" else nullcontext()
+    low = torch.autocast(device, dtype=torch.bfloat16, enabled=name == "bf16")
     try:
         torch.set_float32_matmul_precision("highest" if name == "fp32" else "high")
         torch.backends.cudnn.allow_tf32 = name != "fp32"

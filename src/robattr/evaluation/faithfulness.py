@@ -84,7 +84,8 @@ def contributions(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor) -
         parts, order = [], []
         for of, group in ((map.along_ray or map, short.nonzero()[:, 0]), (map, (~short).nonzero()[:, 0])):
             for at in group.split(rows_that_fit(model, x, passes=of.together)) if len(group) else ():
-                parts.append(_effect(of.of(net, x[at], y[at]), x[at] if of.slope else None, images=x.dim() == 4))
+                a = (of.effect or of.of)(net, x[at], y[at])
+                parts.append(_effect(a, x[at] if of.slope else None, images=x.dim() == 4))
                 order.append(at)
         return torch.cat(parts)[torch.cat(order).argsort()]
 

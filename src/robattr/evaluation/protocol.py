@@ -38,6 +38,11 @@ class Attack:
     round: int = 0
 
     @property
+    def sharpens(self) -> bool:
+        """Whether it climbs a twin that sharpens."""
+        return len(self.betas) > 1
+
+    @property
     def name(self) -> str:
         twins = "-".join("true" if beta == inf else f"{beta:g}" for beta in self.betas)
         return " ".join(part for part in (self.kind, twins, f"#{self.round + 1}" if self.round else "") if part)
@@ -167,7 +172,7 @@ FIRST = (  # each wins for some score: results/ablation.py
     Attack("mass_center", "mass_center", (30.0,)),
     Attack("cosine", "cosine", (30.0,)),
 )
-AGAIN = tuple(attack for attack in FIRST if attack.betas == SHARPENING)
+AGAIN = tuple(attack for attack in FIRST if attack.sharpens)
 ROUNDS = 5  # at most
 
 LOSSES = {  # and their aims

@@ -12,7 +12,7 @@ from robattr.attacks.losses import IMAGES_ONLY
 from robattr.attacks.maps import AttributionMap
 from robattr.attacks.pgd import PGDAttack
 from robattr.attacks.result import Measure
-from robattr.evaluation.protocol import Attack, Protocol
+from robattr.evaluation.protocol import ROUNDS, Attack, Protocol
 from robattr.formula.scalars import margin
 from robattr.metrics import cosine, kendall, mass_center_displacement, spearman, ssim, topk_intersection
 
@@ -114,11 +114,8 @@ def _attack(harder: IFIA, attack: Attack) -> IFIA:
     """An attack of the schedule; each round has its own random starts."""
     if attack.kind == "random":  # the control, counted among the attacks
         return replace(harder, kind="random", alpha=harder.eps, steps=NOISE_TRIES, keep=0.0, window=1)
-    seeded = replace(harder, kind=attack.kind, seed=harder.seed + 1 + attack.round)
+    seeded = replace(harder, kind=attack.kind, seed=(ROUNDS + 1) * harder.seed + 1 + attack.round)
     if attack.kind == "score":
         return replace(seeded, steps=QUERIES, keep=0.0)
-    aim = attack.aim if attack.aim in harder.measures else None
-    steps = max(1, round(attack.share * harder.steps))
-    blunt, sharp = attack.betas[0], attack.betas[-1]
-    beta = (blunt, sharp) if blunt < sharp else blunt
-    return replace(seeded, beta=beta, steps=steps, every=min(EVERY, steps), aim=aim)
+    beta = (attack.betas[0], attack.betas[-1]) if attack.sharpens else attack.betas[0]
+    return replace(seeded, beta=beta, steps=max(1, round(attack.share * harder.steps)), every=EVERY, aim=attack.aim)

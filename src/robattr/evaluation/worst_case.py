@@ -130,7 +130,7 @@ def worst_case(
             shared.keep(ids, first)
     case = WorstCase.of_paper(first, curve_points(p.steps))
     short = paper.can_shorten(x)
-    control, noise = noise_control(paper), None
+    control = noise_control(paper)
     predictions = prediction_attacks(p, paper.source or paper.model)
     case.passes = _cost(paper, short) + sum(attack.cost for attack in predictions)
     limit = p.budget * (_cost(replace(paper, window=1), short) + predictions[0].cost + _cost(control, short))
@@ -143,7 +143,7 @@ def worst_case(
             cost = _cost(attacks[at], short)
             runs = active & (case.passes + cost <= limit)
             case.passes = case.passes + torch.where(runs, cost, 0)
-            if len(attack.betas) > 1:
+            if attack.sharpens:
                 missed |= active & ~runs
             chosen = runs.nonzero()[:, 0]
             if not len(chosen):
@@ -151,16 +151,13 @@ def worst_case(
             names = [ids[b] for b in chosen.tolist()]
             found = attacks[at](x[chosen], y[chosen], ids=names, clean=clean[chosen])
             case.add(attack.name, at, found, chosen)
-            if attack.kind == "random":
-                noise = found
         fell = torch.stack([before[key] - case.worst[key] for key in COMPARED]).amax(dim=0)
         case.falling = torch.where(active & ~missed, fell, case.falling)
         if number > 0:  # the first round has nothing before it
             settled |= active & ~missed & (fell <= p.tolerance)
             active &= ~settled
-    if noise is None:
-        noise = control(x, y, ids=ids, clean=clean)
-    case.noise = {name: noise.worst[name].masked_fill(~noise.kept, nan) for name in control.measures}
+    complete = "random" in case.ran and bool(case.ran["random"].all())
+    case.noise = case.each["random"] if complete else _compared_of(control(x, y, ids=ids, clean=clean))
     case.converged = settled if p.strict else None
     return case
 
