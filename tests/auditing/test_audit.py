@@ -125,6 +125,12 @@ def test_a_radius_beyond_the_range_is_refused(plain: nn.Module, scale: int, eps:
         robattr.audit(plain, (scale * x, y), bounds=(0.0, scale), **{**QUICK, "eps": eps})
 
 
+def test_a_radius_of_less_than_a_grey_level_is_refused(plain: nn.Module) -> None:
+    x, y = bars()
+    with pytest.raises(InvalidInput, match=r"got 0.0313725, less than a tenth of a grey level: 8\?"):
+        robattr.audit(plain, (255 * x, y), bounds=(0.0, 255.0), **QUICK)
+
+
 @pytest.mark.parametrize("most", [0, 1])
 def test_a_model_of_one_logit_is_refused(most: int) -> None:
     x, y = bars()

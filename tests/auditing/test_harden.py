@@ -85,6 +85,13 @@ def test_a_method_has_the_weight_of_its_recipe(plain: nn.Module, method: str, we
     assert _run(method, **made, changes={"weight": 0.5}).weight == 0.5
 
 
+def test_before_and_after_are_judged_by_the_same_maps(plain: nn.Module, tmp_path) -> None:
+    found = robattr.harden(plain, bars(), objective="madry", maps="sg,ig", out=tmp_path / "h", **QUICK)
+    assert found.after is not None
+    assert "(sg maps, paper protocol)" in found.before.headline
+    assert "(sg maps, paper protocol)" in found.after.headline
+
+
 def test_batch_norm_moves_when_told_to(plain: nn.Module, tmp_path) -> None:
     found = robattr.harden(plain, bars(), objective="natural", batch_norm="train", out=tmp_path / "h", **QUICK)
     assert not torch.equal(found.model.norm.running_mean, plain.norm.running_mean)

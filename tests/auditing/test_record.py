@@ -14,7 +14,8 @@ import robattr
 from audit_fixtures import Plain, bars, taught
 from robattr.attacks import from_callable, simple_gradient
 from robattr.auditing import record
-from robattr.auditing.record import parse_maps
+from robattr.auditing.as_dataset import as_dataset
+from robattr.auditing.record import Settings, parse_maps
 from robattr.engine.files import locked
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.reporting.html import write_page
@@ -76,6 +77,10 @@ def test_only_the_same_audit_continues(plain: nn.Module, tmp_path: Path, monkeyp
     refused("examples", data=bars(seed=2))
     for other in ({"eps": 0.1}, {"steps": 7}, {"points": 7}):
         refused("attack", **other)
+    refused("precision", precision="bf16")
+    kept = page.parent / "audit" / "certificates" / "ig.json"
+    kept.parent.mkdir()
+    kept.write_text("{}")  # of the old audit, too
     with torch.no_grad():
         plain.head.bias[0] += 0.1
     refused("weights")
@@ -85,6 +90,14 @@ def test_only_the_same_audit_continues(plain: nn.Module, tmp_path: Path, monkeyp
     assert [file.read_bytes() for file in files] == about
     fresh = robattr.audit(plain, bars(), out=page, fresh=True, **QUICK)
     assert [e.summary["map"] for e in fresh.run.evaluations] == ["ig"]  # of the old audit nothing is left
+    assert not kept.exists()
+
+
+def test_iterations_are_those_of_the_attack_on_explanations() -> None:
+    data = as_dataset(bars())
+    few, many = (Settings(steps=steps).base(data) for steps in (2, 50))
+    assert (few.steps, many.steps) == (2, 50)
+    assert few.pgd_steps == many.pgd_steps == 40
 
 
 def test_a_folder_of_something_else_is_not_used(plain: nn.Module, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def captum_map(method: str, *, guide: AttributionMap | None = None) -> Attributi
             torch.manual_seed(0)  # the noise of a method that samples must not count as fragility
             try:
                 found: Tensor = make(model).attribute(inputs, target=y)
-            except (RuntimeError, AssertionError, AttributeError, TypeError) as cause:
+            except (RuntimeError, AssertionError, AttributeError, TypeError, ValueError, ImportError) as cause:
                 raise UnsupportedModel(
                     f"captum:{method} fails on this model: {cause}. Methods with hooks refuse in-place and reused "
                     "activations; captum:Saliency and captum:IntegratedGradients need no hooks"

@@ -39,7 +39,7 @@ from robattr.reporting.run_results import RunResults, read_run
 from robattr.training.run_directory import RunDirectory, environment, read_config
 
 # An audit continues where these are equal.
-DECISIVE = ("dataset", "bounds", "preprocessing", "examples", "training", "attack", "weights")
+DECISIVE = ("dataset", "bounds", "preprocessing", "examples", "training", "attack", "weights", "precision")
 
 SIGMA, RADII = 0.25, (0.05, 0.1, 0.25)  # of certificates, over the width of the range
 
@@ -85,7 +85,7 @@ class Settings:
         if self.eps is None and protocols.is_paper_dataset(data):
             made = protocols.paper(data.name)
         steps, points = self.steps or made.steps, self.points or made.N
-        return replace(made, steps=steps, N=points, pgd_steps=min(made.pgd_steps, steps), seed=self.seed)
+        return replace(made, steps=steps, N=points, seed=self.seed)
 
     def chosen_maps(self, data: Dataset) -> list[AttributionMap]:
         """The maps asked for."""
@@ -263,7 +263,8 @@ def _claimed(here: RunDirectory, config: dict[str, Any], world: World, *, comman
                 "with --fresh"
             )
         if fresh:
-            discard_all(here.path / "records")
+            for kept in ("records", "certificates"):
+                discard_all(here.path / kept)
         write_json(here.config, config)
         write_json(here.environment, {**environment(world), "command": command})
         world.wait()

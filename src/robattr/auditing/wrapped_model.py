@@ -107,6 +107,7 @@ class WrappedModel(nn.Module):
         if batch_norm not in ("frozen", "train"):
             raise InvalidInput(f"batch_norm must be 'frozen' or 'train', got {batch_norm!r}")
         names = [name for name, _ in self.module.named_modules() if name]
+        layers = [layers] if isinstance(layers, str) else layers
         for layer in layers:
             if layer not in names:
                 raise InvalidInput(f"the model has no layer {layer!r} to freeze: {nearest(layer, names)}")

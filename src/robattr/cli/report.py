@@ -115,6 +115,7 @@ def card(
     if path is None:
         typer.echo(text)  # it comes with the package
         return
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text.encode())
     typer.echo(printable(f"wrote {path}"))
 

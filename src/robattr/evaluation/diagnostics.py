@@ -81,6 +81,7 @@ def score_against_eps(
     """
     low, high = attack.bounds
     once, ids = curve_attack(attack), [int(r["id"]) for r in records]
+    cost = (once.shortened() if once.can_shorten(x).double().mean() > 0.5 else once).cost
     clean = in_parts(partial(saliency, attack.map, attack.model), attack.map, attack.model, x, y)
     own, strict = _paper_scores(records, x.device), "attacks" in records[0]
     curve: dict[str, list[float | None]] = {"eps": [0.0]}
@@ -95,7 +96,7 @@ def score_against_eps(
             reached = replace(once, eps=eps, alpha=attack.alpha * eps / attack.eps)(x, y, ids=ids, clean=clean)
             at_point = {name: measure(clean, reached.map) for name, measure in once.measures.items()}
             found = reached.worst if strict else at_point
-            passed(len(x) * once.cost)
+            passed(len(x) * cost)
         if scale < 1:
             found = {name: torch.maximum(found[name], own[name]) for name in COMPARED}
         curve["eps"].append(eps)

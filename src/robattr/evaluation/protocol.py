@@ -237,11 +237,16 @@ def scaled(dataset: str, *, pixels: int, bounds: tuple[float, float], eps: float
 
 
 def check_radius(eps: float, bounds: tuple[float, float]) -> None:
-    """Reject a radius larger than the range of the data, most often one meant for the range 0 to 255."""
+    """Reject a radius that was most likely meant for another range of the data: 8 in [0, 1], 8/255 in [0, 255]."""
     low, high = bounds
     if not eps > 0:
         raise InvalidInput(f"eps must be above 0, got {eps}")
     span = high - low
+    if span == 255 and eps < 0.1:
+        raise InvalidInput(
+            f"expected an eps in the units of the data, {low:g} to {high:g}, got {eps:g}, less than a tenth of a grey "
+            f"level: {255 * eps:g}?"
+        )
     if eps > span:
         meant = f"{eps:g}/255?" if span == 1 else f"{eps:g}/255 of the range, {eps / 255 * span:.4g}?"
         remedy = meant if span < 255 else "choose a smaller one"

@@ -64,7 +64,7 @@ def evaluate(
     map: AttributionMap,
     ids: Sequence[int] | None = None,
     source: nn.Module | None = None,
-    out: OutputDir | None = None,
+    out: OutputDir | str | Path | None = None,
     metadata: Mapping[str, Any] | None = None,
     precision: str = "fp32",
     directions: str | None = None,
@@ -87,6 +87,7 @@ def evaluate(
     shared     where `paper` leaves what its attack found, and `strict` on the same model, map and examples takes it
     """
     began = time.monotonic()
+    out = OutputDir(Path(out)) if isinstance(out, str | Path) else out
     check_kinds(model, x, y, protocol, map)
     if map.complete:  # the settings record the points of this map, whatever the protocol's default
         protocol = replace(protocol, N=map.nodes)

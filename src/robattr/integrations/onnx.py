@@ -50,8 +50,10 @@ def export_onnx(
             f"expected ONNX logits within {tolerance:.2g} of torch's, the rounding of float32, got a difference of "
             f"{gap:.2g}: the exporter does not support a layer of this model"
         )
-    write_atomically(Path(path), content)
-    return Path(path)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, content)
+    return path
 
 
 def run_onnx(model: bytes | str | Path, x: Tensor) -> Tensor:

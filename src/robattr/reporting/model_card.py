@@ -60,7 +60,7 @@ def _metadata(run: RunResults, title: str, license: str) -> Iterator[str]:
     results = [
         {
             "task": {"type": "image-classification", "name": "Robustness of attributions"},
-            "dataset": {"type": _dataset(run), "name": _dataset(run)},
+            "dataset": {"type": _measured_on(run, e), "name": _measured_on(run, e)},
             "metrics": [
                 {"type": column.key, "name": f"{column.title} ({_kind(e)})", "value": value}
                 for column in CONTROLLED
@@ -77,7 +77,16 @@ def _metadata(run: RunResults, title: str, license: str) -> Iterator[str]:
 
 
 def _dataset(run: RunResults) -> str:
-    return _plain(str(portable(run.dataset)).rpartition("/")[2])
+    return _folder(run.dataset)
+
+
+def _measured_on(run: RunResults, e: EvaluationResults) -> str:
+    return _folder(str(e.summary.get("dataset") or run.dataset))
+
+
+def _folder(dataset: str) -> str:
+    """The name of a dataset; of a folder without its path."""
+    return _plain(str(portable(dataset)).rpartition("/")[2])
 
 
 def _plain(value: object) -> str:
@@ -117,7 +126,7 @@ def _measurements(run: RunResults) -> Iterator[str]:
         return
     rows = [
         [
-            _kind(e),
+            _kind(e) + ("" if _measured_on(run, e) == _dataset(run) else f", on {_measured_on(run, e)}"),
             f"{float(e.summary['settings']['eps']):.4g}",
             str(e.examples),
             *(str(make_cell(e, c)) for c in CONTROLLED),

@@ -137,17 +137,17 @@ def _reservations(e: EvaluationResults) -> Iterable[tuple[str, str]]:
 
 
 def strictest(run: RunResults) -> EvaluationResults:
-    """The evaluation that decides: strict before paper, then the map that was asked for first."""
+    """The evaluation that decides: of the maps asked for last, strict before paper, then the first map."""
     return strictest_first(run).evaluations[0]
 
 
 def strictest_first(run: RunResults) -> RunResults:
-    """The run with its evaluations sorted: strict before paper, then maps in the order they were asked for."""
+    """The run with its evaluations sorted: maps asked for last, strict before paper, in the order of the maps."""
     wanted = [str(name) for name in run.config.get("maps", ())]
 
-    def rank(e: EvaluationResults) -> tuple[bool, int]:
+    def rank(e: EvaluationResults) -> tuple[bool, bool, int]:
         name = str(e.summary["map"])
-        return not e.strict, wanted.index(name) if name in wanted else 99
+        return name not in wanted, not e.strict, wanted.index(name) if name in wanted else 0
 
     return replace(run, evaluations=tuple(sorted(run.evaluations, key=rank)))
 

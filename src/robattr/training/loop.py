@@ -17,7 +17,7 @@ from torch import nn
 from robattr.data import Batches, Dataset
 from robattr.engine import deterministic, layout
 from robattr.engine.processes import join
-from robattr.errors import Diverged
+from robattr.errors import Diverged, InvalidInput
 from robattr.training import checkpoint
 from robattr.training.batchnorm import over_global_batch
 from robattr.training.config import Objective, TrainConfig
@@ -56,6 +56,8 @@ def train(
     `torchrun` every process makes the same call. A run that is killed and continued ends with the same weights as an
     uninterrupted one, on a CPU bit for bit.
     """
+    if not isinstance(run, TrainConfig):
+        raise InvalidInput(f"expected a TrainConfig, such as recipes.get('mnist/ig-norm'), got {run!r}")
     run = run if objective is None else run.with_objective(objective)
     with (
         join(device) as world,
