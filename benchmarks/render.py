@@ -6,7 +6,7 @@ distances from the roofline, commands and versions are folded.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -75,18 +75,17 @@ def sections(files: Sequence[dict[str, Any]], *, every: bool = False) -> Iterato
     """The questions that the files answer, failed cases, and the runs; with `every`, also the bars not measured yet."""
     runs = [each for each in files if "cases" in each]
     cases = [(run, case) for run in runs for case in run["cases"]]
-    told: list[str] = []
+    told: list[dict[str, Any]] = []
     for heading, names, words in COMPARISONS:
         found = [(*pair, c) for pair in cases for c in pair[1]["comparisons"] if c["what"].startswith(names)]
         if found:
-            names_found = {case["name"] for _, case, _ in found}
-            notes = [note for note in all_notes(cases, names_found) if note not in told]
-            told += notes
+            compared = [case for _, case in cases if any(case is other for _, other, _ in found)]
+            told += compared
             details = f"{FLOOR}\n\n{grid(DETAILS, [detail_row(case, c) for _, case, c in found])}"
             yield (
                 question(heading, words, COMPARED, [comparison_row(*each) for each in found])
                 + "\n\n"
-                + "".join(f"{note}\n" for note in [*notes, ""] if notes)
+                + (f"{notes}\n\n" if (notes := listed_notes(compared)) else "")
                 + folded("Ranges, agreement, distance from the hardware's limit", details)
             )
     yield from answered(
@@ -149,14 +148,14 @@ def sections(files: Sequence[dict[str, Any]], *, every: bool = False) -> Iterato
     if failed := [f"- {name(run, case)}: {case['error']}" for run, case in cases if case["error"]]:
         yield "\n\n".join(["## Failed, no numbers", "\n".join(failed)])
     if runs:
-        notes = [note for note in all_notes(cases, {case["name"] for _, case in cases}) if note not in told]
-        listed = [*run_details(runs), *(["Notes:", "\n".join(notes)] if notes else [])]
+        notes = listed_notes(case for _, case in cases if case not in told)
+        listed = [*run_details(runs), *(["Notes:", notes] if notes else [])]
         yield "## The runs\n\n" + folded("Settings and versions", "\n\n".join(listed))
 
 
-def all_notes(cases: Sequence[tuple[dict[str, Any], dict[str, Any]]], names: Container[str]) -> list[str]:
-    """The notes of the cases of these names, as a list."""
-    return [f"- {case['name']}: {note}" for _, case in cases if case["name"] in names for note in case["notes"]]
+def listed_notes(cases: Iterable[dict[str, Any]]) -> str:
+    """The notes of the cases, as a list."""
+    return "\n".join(f"- {case['name']}: {note}" for case in cases for note in case["notes"])
 
 
 def question(heading: str, words: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
