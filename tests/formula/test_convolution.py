@@ -84,7 +84,7 @@ def test_operands_that_tell_a_shape_alone_are_not_read(
 ) -> None:
     """They are uninitialised memory: filled with NaN, every derivative is finite."""
     honest = convolution._blank
-    monkeypatch.setattr(convolution, "_blank", lambda like, shape: honest(like, shape).fill_(torch.nan))
+    monkeypatch.setattr(convolution, "_blank", lambda shape, *others: honest(shape, *others).fill_(torch.nan))
     for stride, padding, dilation, groups in ((1, 1, 1, 1), (2, 0, 1, 1), (1, 2, 2, 1), (2, 1, 1, 4)):
         x, w = torch.rand(2, 8, 9, 9), torch.rand(8, 8 // groups, 3, 3)
         x, w = (t.to(device, dtype, memory_format=form) for t in (x, w))
@@ -94,6 +94,20 @@ def test_operands_that_tell_a_shape_alone_are_not_read(
 
         with custom_derivatives():
             assert all(bool(t.isfinite().all()) for t in every_derivative(f, x, w))
+
+
+@pytest.mark.parametrize("lasts", [(False, False), (True, False), (False, True)], ids=str)
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_operands_that_tell_a_shape_alone_lie_as_the_others(n: int, lasts: tuple[bool, bool]) -> None:
+    """Channels last where those of one operand are: torch else copies the others, in each derivative."""
+    form = {1: torch.contiguous_format, 2: torch.channels_last, 3: torch.channels_last_3d}[n]
+    others = [
+        torch.rand(2, 3, *(4,) * n).contiguous(memory_format=form if last else torch.contiguous_format)
+        for last in lasts
+    ]
+    blank = convolution._blank(torch.Size((5, 3, *(2,) * n)), *others)
+    assert blank.shape == (5, 3, *(2,) * n)
+    assert blank.is_contiguous(memory_format=form) == (any(lasts) or n == 1)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

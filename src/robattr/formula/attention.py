@@ -6,6 +6,7 @@ Fused kernels have none of second order. So they run only where at most one deri
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,6 +42,39 @@ def attention(
     ):
         return None
     return aligned_attention(query, key, value, query.shape[-1] ** -0.5 if scale is None else scale)
+
+
+def self_attention(
+    query: Tensor, key: Tensor, value: Tensor, embed_dim: int, heads: int, in_weight: Tensor | None,
+    in_bias: Tensor | None, bias_k: Tensor | None, bias_v: Tensor | None, add_zero_attn: bool, dropout_p: float,
+    out_weight: Tensor, out_bias: Tensor | None, training: bool = True, key_padding_mask: Tensor | None = None,
+    need_weights: bool = True, attn_mask: Tensor | None = None, use_separate_proj_weight: bool = False, **rest: Any,
+) -> tuple[Tensor, None] | None:  # fmt: skip
+    """softmax(s·QKᵀ)V W_outᵀ, (Q, K, V) = X W_inᵀ, X (n, B, E), in the place of F.multi_head_attention_forward.
+
+    torch computes the latter as a whole, and `attention` has no part in it. None for masks, dropout and other forms.
+    """
+    if (
+        not isinstance(query, Tensor)
+        or not (query is key is value and query.dim() == 3)
+        or in_weight is None
+        or any(given is not None for given in (bias_k, bias_v, key_padding_mask, attn_mask, *_given(rest)))
+        or add_zero_attn
+        or (training and dropout_p)
+        or need_weights
+        or use_separate_proj_weight
+    ):
+        return None
+    n, batch, _ = query.shape
+    q, k, v = F.linear(query, in_weight, in_bias).view(n, batch, 3, heads, -1).permute(2, 1, 3, 0, 4)
+    found = attention(q, k, v)
+    found = F.scaled_dot_product_attention(q, k, v) if found is None else found
+    return F.linear(found.permute(2, 0, 1, 3).reshape(n, batch, embed_dim), out_weight, out_bias), None
+
+
+def _given(rest: dict[str, Any]) -> list[Any]:
+    """The further forms that a call asks for; how weights that are not needed would be averaged is none."""
+    return [value for name, value in rest.items() if name != "average_attn_weights" and value is not False]
 
 
 def aligned_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:

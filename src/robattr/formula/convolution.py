@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from robattr.formula.attention import attention
+from robattr.formula.attention import attention, self_attention
 
 aten = torch.ops.aten
 
@@ -67,7 +67,7 @@ class InputGradient(torch.autograd.Function):
     def forward(ctx: Any, g: Tensor, w: Tensor, shape: torch.Size, geometry: Geometry) -> Tensor:
         ctx.save_for_backward(*_kept(ctx, g, w))
         ctx.geometry, ctx.w_shape = geometry, w.shape
-        out: Tensor = aten.convolution_backward(g, _blank(g, shape), w, None, *geometry, [True, False, False])[0]
+        out: Tensor = aten.convolution_backward(g, _blank(shape, g, w), w, None, *geometry, [True, False, False])[0]
         return out
 
     @staticmethod
@@ -88,7 +88,7 @@ class WeightGradient(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, g: Tensor, shape: torch.Size, geometry: Geometry) -> Tensor:
         ctx.save_for_backward(*_kept(ctx, x, g))
         ctx.geometry, ctx.x_shape = geometry, x.shape
-        out: Tensor = aten.convolution_backward(g, x, _blank(x, shape), None, *geometry, [False, True, False])[1]
+        out: Tensor = aten.convolution_backward(g, x, _blank(shape, x, g), None, *geometry, [False, True, False])[1]
         return out
 
     @staticmethod
@@ -113,12 +113,18 @@ def _kept(ctx: Any, a: Tensor, b: Tensor) -> tuple[Tensor | None, Tensor | None]
     return (a if ctx.needs_input_grad[1] else None), (b if ctx.needs_input_grad[0] else None)
 
 
-def _blank(like: Tensor, shape: torch.Size) -> Tensor:
-    """An operand whose shape and layout alone are read: its values are not written."""
+def _blank(shape: torch.Size, *others: Tensor) -> Tensor:
+    """An operand whose shape and layout alone are read: its values are not written.
+
+    Its channels lie last where those of another operand do; else cuDNN's kernels are given a copy of it. As a view,
+    because the compiler does not keep the layout that `torch.empty` is asked for.
+    """
     lasts = {4: torch.channels_last, 5: torch.channels_last_3d}
-    last = lasts.get(like.dim(), torch.contiguous_format)
-    form = torch.contiguous_format if like.is_contiguous() or not like.is_contiguous(memory_format=last) else last
-    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=form)
+    like, last = others[0], lasts.get(len(shape))
+    if last is None or not any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in others):
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+    n, channels, *size = shape
+    return torch.empty((n, *size, channels), dtype=like.dtype, device=like.device).movedim(-1, 1)
 
 
 class Replaced(TorchFunctionMode):
@@ -218,7 +224,7 @@ def _hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     return input.copy_(out) if inplace else out
 
 
-REPLACED: dict[Any, Callable[..., Tensor | None]] = {
+REPLACED: dict[Any, Callable[..., Any]] = {
     **{f: _conv(n) for n, f in enumerate((torch.conv1d, torch.conv2d, torch.conv3d), 1)},
     **{f: _conv(n) for n, f in enumerate((aten.conv1d.default, aten.conv2d.default, aten.conv3d.default), 1)},
     **{f: _conv(n) for n, f in enumerate((aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding), 1)},
@@ -230,6 +236,7 @@ REPLACED: dict[Any, Callable[..., Tensor | None]] = {
     aten.batch_norm.default: _aten_batch_norm,
     F.scaled_dot_product_attention: attention,
     aten.scaled_dot_product_attention.default: attention,
+    F.multi_head_attention_forward: self_attention,
     F.hardsigmoid: _hardsigmoid,
     aten.hardsigmoid.default: _hardsigmoid,
 }
