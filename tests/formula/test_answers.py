@@ -12,6 +12,7 @@ from robattr import PGD, LinfBall, objectives
 from robattr.engine import Step
 from robattr.errors import InvalidInput, RobattrError, UnsupportedModel
 from robattr.formula import skip_model_checks, squared_error
+from robattr.formula.answers import ModelProbe, returns_logits
 from robattr.formula.objective import Robust
 
 BALL, BY = LinfBall(0.1), PGD(2, 0.05)
@@ -57,6 +58,20 @@ def test_an_objective_refuses_what_an_audit_refuses(name: str, rho) -> None:
     if isinstance(rho, Robust):
         with pytest.raises(InvalidInput, match=says):
             Step(net)(rho, v, Y)
+
+
+@pytest.mark.parametrize("answer", [lambda z: z, torch.relu], ids=["logits", "none below 0"])
+def test_logits_in_bf16_are_accepted_where_sums_of_them_are_in_float32(monkeypatch, answer) -> None:
+    """As under the autocast of a GPU."""
+    for name in ("sum", "logsumexp"):
+        plain = getattr(Tensor, name)
+        monkeypatch.setattr(
+            Tensor,
+            name,
+            lambda t, *args, plain=plain, **how: plain(t.to(torch.promote_types(t.dtype, torch.float32)), *args, **how),
+        )
+    net = Net(lambda z: answer(9 * z).bfloat16())
+    assert returns_logits(ModelProbe(net, x(), Y, (0.0, 1.0)))[0] == "ok"
 
 
 @pytest.mark.parametrize("name", ["probabilities", "random", "batch"])
