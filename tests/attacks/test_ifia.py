@@ -22,6 +22,7 @@ from robattr.attacks import (
     integrated_gradients,
     passes,
     simple_gradient,
+    smooth_grad,
 )
 from robattr.attacks.losses import loss_reference
 from robattr.attacks.result import Rows
@@ -450,6 +451,19 @@ def test_compiled_functions_give_the_gradient_of_every_loss_and_twin(
         plain = passes.attack_gradient(net, map, **how)(x, y, reference, y, beta)
     for ours, theirs in zip(found, plain, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_compiled_functions_of_a_map_with_noise_repeat(case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "Compiled", partial(Compiled, backend=traced))
+    net, x, y = case
+    map = smooth_grad(3)
+    with torch.no_grad(), second_order(net):
+        clean, _ = passes.map_and_logits(net, map)(x, y)
+        plain = passes.attack_gradient(net, map, kind="cosine", keep=0.0)(x, y, clean.flip(0), y, 1.0)
+        for _ in range(2):  # the first call compiles
+            torch.testing.assert_close(passes.compiled_map(net, map)(x, y)[0], clean)
+            found = passes.compiled_gradient(net, map, kind="cosine", keep=0.0)(x, y, clean.flip(0), y, 1.0)
+            torch.testing.assert_close(found, plain, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(("activation", "functions"), [(nn.ReLU, 5), (nn.GELU, 4)])

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from robattr.engine.compiled import Compiled, traced
-from robattr.engine.traced_graph import split, trace
+from robattr.engine.traced_graph import constant, split, trace
+from robattr.errors import CompilationFellBack
 
 aten = torch.ops.aten
 
@@ -90,3 +91,20 @@ def test_what_gives_only_a_shape_is_not_computed_first() -> None:
     first, rest = split(trace(gradient, (x, z))[0], {1})
     assert first is None
     assert counts(rest)["product"] == 3  # forwards at x and z, and the gradient
+
+
+def test_random_numbers_of_a_functions_own_generator_are_the_same_at_each_call() -> None:
+    """A graph would go on drawing from the generator: such a function runs eagerly, or its draws are a constant."""
+    x, *_ = operands()
+
+    def drawn() -> Tensor:
+        return torch.randn(6, generator=torch.Generator().manual_seed(0))
+
+    recorded = Compiled(lambda x: x + drawn(), name="function", backend=traced)
+    with pytest.warns(CompilationFellBack, match="generator"):
+        recorded(x)
+    held = Compiled(lambda x: x + constant(drawn), name="function", backend=traced)
+    for _ in range(2):
+        torch.testing.assert_close(recorded(x), x + drawn())
+        torch.testing.assert_close(held(x), x + drawn())
+    assert not held.fell_back

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import torch
 from torch import Tensor, nn
 
 from robattr.engine.batch_size import rows_that_fit
+from robattr.engine.traced_graph import constant
 from robattr.errors import InvalidInput, nearest
 from robattr.formula.attribution import IG
 from robattr.formula.network import Bound, Model, bind, gradient, second_order
@@ -188,10 +190,12 @@ def smooth_grad(samples: int = 20, sigma: float = 0.15, *, seed: int = 0) -> Att
     fragility. `sigma` is in the units of x.
     """
 
+    def noise(x: Tensor) -> Tensor:
+        drawn = torch.randn(samples, 1, *x.shape[1:], generator=torch.Generator().manual_seed(seed))
+        return drawn.to(x.device, x.dtype)
+
     def averaged(model: Model, x: Tensor, y: Tensor) -> Tensor:
-        source = torch.Generator().manual_seed(seed)
-        noise = torch.randn(samples, 1, *x.shape[1:], generator=source).to(x)
-        shifted = (x + sigma * noise).flatten(0, 1)
+        shifted = (x + sigma * constant(partial(noise, x))).flatten(0, 1)
         return _gradient(model, shifted, y.repeat(samples)).view(samples, *x.shape).mean(dim=0)
 
     return AttributionMap("smoothgrad", averaged, nodes=samples, slope=True)

@@ -16,6 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 aten = torch.ops.aten
 COSTLY = {
@@ -30,7 +31,8 @@ SHAPES = {aten.ones_like.default, aten.zeros_like.default, aten.full_like.defaul
 def trace(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[GraphModule, list[Tensor], pytree.TreeSpec]:
     """`fn` as a graph of torch's operators, the tensors it holds besides its arguments, and the shape of its result.
 
-    Those tensors are inputs of the graph, behind the arguments: they may change in place.
+    Those tensors are inputs of the graph, behind the arguments: they may change in place. A generator that `fn` seeds
+    itself would draw other numbers at each call of the graph: refused (`constant`).
     """
     leaves, spec = pytree.tree_flatten(args)
     specs: list[pytree.TreeSpec] = []
@@ -47,9 +49,17 @@ def trace(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[GraphModule, l
         node.replace_all_uses_with(node.args[0])
         graph.erase_node(node)
     graph.eliminate_dead_code()
+    if any(n.kwargs.get("generator") is not None for n in graph.nodes):
+        raise RuntimeError("a function with a random generator of its own would draw other numbers at each call")
     constants = _lift_constants(module)
     module.recompile()
     return module, constants, specs[0]
+
+
+def constant(make: Callable[[], Tensor]) -> Tensor:
+    """make(), which a trace does not record: its result is a constant of the graph."""
+    with _disable_current_modes():
+        return make()
 
 
 def _lift_constants(module: GraphModule) -> list[Tensor]:
