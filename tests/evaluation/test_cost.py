@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from robattr._progress import Watching
-from robattr.attacks import IFIA, integrated_gradients
+from robattr.attacks import IFIA, integrated_gradients, per_example_rng
 from robattr.evaluation import OutputDir, Protocol, cost, evaluate, scaled, strict
 from robattr.evaluation.job import Job
 from robattr.evaluation.suite import NOISE_TRIES, attribution_attacks
@@ -56,14 +56,27 @@ class Timed(Counted):
 
 
 @pytest.mark.parametrize(("directions", "leading"), [(None, 1.0), ("bf16", 0.25)])
-def test_the_pace_of_an_attack_is_of_its_gradients_and_maps(directions: str | None, leading: float) -> None:
-    """By a clock of forward passes: a map of ten nodes takes eleven with the label, its gradient ten."""
+def test_the_pace_of_an_attack_is_of_its_gradients_and_maps(
+    monkeypatch, directions: str | None, leading: float
+) -> None:
+    """By a clock of forward passes: a map of ten nodes takes eleven with the label, its gradient ten.
+
+    Random numbers of a start, which an attack draws once, would take a week.
+    """
+
+    uniform = per_example_rng.uniform
+
+    def slow(*given: object) -> Tensor:
+        Timed.seconds += 7 * 24 * 3600
+        return uniform(*given)
+
     attack = IFIA(
         Timed(), 0.1, 0.01, 50, k=6, map=integrated_gradients(100), restarts=3, window=10, directions=directions
     )  # fmt: skip
     gradients, screens, scores = attack.costs
     assert (gradients, screens, scores) == (3 * 50 * 40, 3 * 51 * 21, 3 * 5 * 201)
     assert attack.cost == gradients + screens + scores
+    monkeypatch.setattr(per_example_rng, "uniform", slow)
     with patch.object(time, "perf_counter", lambda: Timed.seconds):
         found = cost.attack_pace(attack, *examples(2))
     taken = leading * (gradients / 40 * 10 + screens / 21 * 11) + scores / 21 * 11

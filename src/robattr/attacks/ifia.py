@@ -139,8 +139,14 @@ class IFIA:
     @torch.no_grad()
     def direction(self, x: Tensor, y: Tensor) -> Tensor:
         """∇J one random step away from x: what the ascent follows there."""
+        walk, start = self.begun(x, y)
+        return walk.gradient()(start)[0]
+
+    @torch.no_grad()
+    def begun(self, x: Tensor, y: Tensor) -> tuple[Walk, Tensor]:
+        """A walk around x, and its first points, one random step away."""
         rows = Rows(x, y, *self.map_and_label(x, y), names=[(i, 1) for i in range(len(x))])
-        return Walk(self, rows).gradient()(self.starts(x, rows.names))[0]
+        return Walk(self, rows), self.starts(x, rows.names)
 
     @torch.no_grad()
     def map_and_label(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -55,9 +55,10 @@ def attack_pace(attack: IFIA, x: Tensor, y: Tensor) -> float:
     few = replace(attack, map=attack.guide, window=1, batch=None)
     rows, kind = min(BATCH, attack.rows(x)), x.device.type
     x, y = x[:1].expand(rows, *x.shape[1:]), y[:1].expand(rows)
-    with second_order(attack.model), second_order(attack.source or attack.model):
+    with second_order(attack.model), second_order(attack.source or attack.model), torch.no_grad():
+        walk, start = few.begun(x, y)  # whose random numbers take longer than a gradient of a small network
         score = _fastest(lambda: few.map_and_label(x, y), kind)
-        climb = _fastest(lambda: few.direction(x, y), kind) - score
+        climb = _fastest(lambda: walk.gradient()(start), kind)
         with precision(attack.directions, kind) if attack.directions else nullcontext():
             screen = _fastest(lambda: few.map_and_label(x, y), kind)
     nodes, costs = few.map.nodes, attack.costs
