@@ -30,6 +30,7 @@ from robattr.engine import Compiled, in_use
 from robattr.engine.compiled import traced
 from robattr.errors import InvalidInput
 from robattr.evaluation.protocol import LOSSES
+from robattr.formula.attribution import IG
 from robattr.formula.change import displacement
 from robattr.formula.neighbourhoods import LinfBall
 from robattr.formula.network import Model, second_order
@@ -492,6 +493,24 @@ def test_twins_of_a_protocol_share_their_compiled_functions(
             for beta in (10.0, 30.0):
                 passes.compiled_gradient(net, maps[1], kind=kind, keep=0.1, relative=True)(x, y, reference, y, beta)
     assert len(made) == functions
+
+
+@pytest.mark.parametrize("relative", [True, False])
+@pytest.mark.parametrize("kind", ["rank", power(l2, 2) @ IG(rule=midpoint(2))], ids=["loss", "change"])
+def test_a_twin_that_sharpens_compiles_once(monkeypatch: pytest.MonkeyPatch, kind, relative: bool) -> None:
+    made = []
+    monkeypatch.setattr(
+        passes, "Compiled", lambda fn, name: made.append(name) or Compiled(fn, name=name, backend=traced)
+    )
+    torch.manual_seed(0)
+    net = conv(nn.ReLU()).double().eval()
+    x, _, y = images()
+    eager = IFIA(
+        net, EPS, ALPHA, 4, k=K, kind=kind, map=simple_gradient(), beta=(1.0, 9.0), relative=relative, start="ball"
+    )  # fmt: skip
+    found, wanted = replace(eager, batch=len(x))(x, y), eager(x, y)
+    torch.testing.assert_close(found.perturbed, wanted.perturbed)
+    assert len(made) == 2, "the gradient and the map"
 
 
 def test_attacks_without_gradients_run_in_the_batches_of_the_papers(case) -> None:

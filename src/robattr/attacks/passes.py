@@ -7,8 +7,8 @@ J is a loss of `losses`, or a change d(x, z) of the formula; then r is the clean
 
 A large network takes minutes to compile twice differentiated, so few functions serve all attacks (`compiled_gradient`,
 `compiled_map`). A loss needs the map alone: ∇_z J(S̃(z)) = (∂S̃/∂z)ᵀ v with v = ∂J/∂S̃, and so one function
-z, v ↦ (∂S̃/∂z)ᵀ v serves all losses. Of the relative twins β is a tensor, and one function serves them all; the paper's
-twin has its own, which is a third smaller.
+z, v ↦ (∂S̃/∂z)ᵀ v serves all losses. Of the relative twins β is a tensor, and one function serves them all, as of a
+twin that sharpens; the paper's twin has its own, which is a third smaller.
 """
 
 from __future__ import annotations
@@ -34,32 +34,35 @@ from robattr.models.smooth import Smooth, has_activations, smooth
 
 AttackGradient = Callable[[Tensor, Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
 MapAndLogits = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Twin = float | str
 
 
 def attack_gradient(
     model: nn.Module, guide: AttributionMap, *, kind: str | Change, keep: float, relative: bool = False
 ) -> AttackGradient:
     """The gradient in z of J(S̃(z), r) − keep·relu(margin(z, label)); β = inf means the true net."""
-    return partial(_whole(model, guide, kind=kind, keep=keep, relative=relative), _constant(model))
+    net = _constant(model)
 
-
-def _whole(
-    model: nn.Module, guide: AttributionMap, *, kind: str | Change, keep: float, relative: bool
-) -> Callable[..., tuple[Tensor, Tensor]]:
-    """`attack_gradient` as a function of the network, too."""
-
-    def gradient(
-        net: Bound, z: Tensor, y: Tensor, reference: Tensor, label: Tensor, beta: float
-    ) -> tuple[Tensor, Tensor]:
+    def gradient(z: Tensor, y: Tensor, reference: Tensor, label: Tensor, beta: float) -> tuple[Tensor, Tensor]:
         twin = net if beta == inf else _bound_as(smooth(model, beta, relative=relative), net)
+        return _climb(net, twin, guide, kind, keep)(z, y, reference, label)
 
+    return gradient
+
+
+def _climb(
+    net: Bound, twin: Bound, guide: AttributionMap, kind: str | Change, keep: float
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    """(z, y, r, label) ↦ (∇J, J) on a network and its twin."""
+
+    def climb(z: Tensor, y: Tensor, reference: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
         def value(v: Tensor) -> Tensor:
             loss = LOSSES[kind](guide(twin, v, y), reference) if isinstance(kind, str) else kind(twin, reference, v, y)
             return loss - keep * margin(net, v, label).relu() if keep else loss
 
         return grad_and_value(value, allow_zero=True)(z)
 
-    return gradient
+    return climb
 
 
 def map_and_logits(model: nn.Module, map: AttributionMap) -> MapAndLogits:
@@ -73,22 +76,32 @@ def _map(map: AttributionMap) -> Callable[..., tuple[Tensor, Tensor]]:
 
 
 def compiled_gradient(
-    model: nn.Module, guide: AttributionMap, *, kind: str | Change, keep: float, relative: bool = False
+    model: nn.Module,
+    guide: AttributionMap,
+    *,
+    kind: str | Change,
+    keep: float,
+    relative: bool = False,
+    sharpens: bool = False,
 ) -> AttackGradient:
-    """`attack_gradient` by functions of the network: z, v ↦ (∂S̃/∂z)ᵀ v, z ↦ S̃(z), and z ↦ ∇relu(margin(z))."""
+    """`attack_gradient` by functions of the network: z, v ↦ (∂S̃/∂z)ᵀ v, z ↦ S̃(z), and z ↦ ∇relu(margin(z)).
+
+    `sharpens`: β is another one at each call.
+    """
     sign = LINEAR.get(kind) if isinstance(kind, str) else None
     hinge = compiled(model, "hinge", _hinge)
 
     def gradient(z: Tensor, y: Tensor, reference: Tensor, label: Tensor, beta: float) -> tuple[Tensor, Tensor]:
-        if not isinstance(kind, str):
-            whole = partial(_whole(model, guide, kind=kind, keep=keep, relative=relative), beta=beta)
-            out: tuple[Tensor, Tensor] = compiled(model, (guide, kind, beta, keep, relative), whole)(
-                z, y, reference, label
-            )
-            return out
-        twin = _twin(model, beta, z, relative=relative)
-        pull = compiled(model, ("pull", guide, twin), _pull(model, guide, twin))
+        twin = _twin(model, beta, z, relative=relative, sharpens=sharpens)
         at = torch.full((), beta, dtype=z.dtype, device=z.device)
+        if not isinstance(kind, str):
+
+            def whole(net: Bound, beta: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
+                return _climb(net, _softened(net, model, twin, beta), guide, kind, keep)(*given)
+
+            out: tuple[Tensor, Tensor] = compiled(model, (guide, kind, twin, keep), whole)(at, z, y, reference, label)
+            return out
+        pull = compiled(model, ("pull", guide, twin), _pull(model, guide, twin))
         if sign is not None:
             found, value = pull(z, y, sign * reference, at)
         else:
@@ -117,7 +130,7 @@ def compiled_map(model: nn.Module, map: AttributionMap) -> MapAndLogits:
     return summed
 
 
-def _pull(model: nn.Module, guide: AttributionMap, twin: float | None) -> Callable[..., tuple[Tensor, Tensor]]:
+def _pull(model: nn.Module, guide: AttributionMap, twin: Twin) -> Callable[..., tuple[Tensor, Tensor]]:
     """(net, z, y, v, β) ↦ (∇_z mean_i S̃_i(z) v_i, the mean)."""
 
     def pull(net: Bound, z: Tensor, y: Tensor, v: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,25 +145,27 @@ def _hinge(net: Bound, z: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
     return grad_and_value(lambda at: margin(net, at, label).relu(), allow_zero=True)(z)
 
 
-def _twin_map(model: nn.Module, guide: AttributionMap, twin: float | None) -> Callable[..., Tensor]:
+def _twin_map(model: nn.Module, guide: AttributionMap, twin: Twin) -> Callable[..., Tensor]:
     """(net, z, y, β) ↦ S̃(z)."""
     return lambda net, z, y, beta: guide(_softened(net, model, twin, beta), z, y).detach()
 
 
-def _twin(model: nn.Module, beta: float, x: Tensor, *, relative: bool) -> float | None:
-    """Which compiled function serves a twin: β of a plain one, inf for the net itself, None for all relative ones."""
+def _twin(model: nn.Module, beta: float, x: Tensor, *, relative: bool, sharpens: bool) -> Twin:
+    """Which compiled function serves a twin: its β, inf for the net itself, or one function of β for all."""
     if model not in _has_activations:
         _has_activations[model] = has_activations(model, x[:1])
     if beta == inf or not _has_activations[model]:
         return inf
-    return None if relative else beta
+    return "relative" if relative else "sharpening" if sharpens else beta
 
 
-def _softened(net: Bound, model: nn.Module, twin: float | None, beta: Tensor) -> Bound:
-    """The twin of a bound network by the choice of `_twin`; the compiler does not know the β of a relative one."""
+def _softened(net: Bound, model: nn.Module, twin: Twin, beta: Tensor) -> Bound:
+    """The twin of a bound network by the choice of `_twin`; the compiler does not know the β of a function of β."""
     if twin == inf:
         return net
-    return _bound_as(Smooth(model, beta, relative=True) if twin is None else smooth(model, twin), net)
+    return _bound_as(
+        Smooth(model, beta, relative=twin == "relative") if isinstance(twin, str) else smooth(model, twin), net
+    )
 
 
 def _bound_as(module: nn.Module, net: Bound) -> Bound:

@@ -57,7 +57,8 @@ class Walk:
             reference = loss_reference(
                 a.kind, rows.clean, partial(self._twin_map, a.betas[0]), k=a.k, target=a.target
             )  # fmt: skip
-        build = passes.attack_gradient if a.batch is None else passes.compiled_gradient
+        compiled = partial(passes.compiled_gradient, sharpens=isinstance(a.beta, tuple))
+        build = passes.attack_gradient if a.batch is None else compiled
         with reduced(a, rows):
             pulled = build(a.source or a.model, a.guide, kind=a.kind, keep=a.keep, relative=a.relative)
 
