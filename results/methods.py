@@ -97,6 +97,12 @@ class Row:
             validate_every=0, log_every=max(1, steps // 50), checkpoint_every=max(1, steps // 10),
         )  # fmt: skip
 
+    def final(self, decided: Mapping[str, Any], device: str) -> TrainConfig:
+        """The training that a search decided on; compiled if the candidates were, whose time its steps follow from."""
+        run = self.fitted(decided["final_steps"], decided["chosen"])
+        compiled = self.fitted(decided["steps"], decided["chosen"]).compiles(device)
+        return run if compiled else replace(run, compile="never")
+
 
 def row_of(dataset: str, name: str) -> Row:
     """The settings of a method that are the same in every trial, and the values of the one that is searched."""
@@ -154,7 +160,8 @@ def search(row: Row, here: Path, *, minutes: float, jobs: int, device: str, data
     paths = [here / name_of(result.point) for result in found]
     measured = [read_object(f)["seconds"] for path in paths if (f := path / "measured.json").is_file()]
     seconds = probed["seconds"] + sum(map(_trained, paths)) + sum(measured)
-    left = max(0.0, 60 * minutes - seconds) / max(_trained(here / name_of(best.point)), 1e-9)
+    each = max(_trained(here / name_of(best.point)), steps * probed["step"])  # the first has one digit
+    left = max(0.0, 60 * minutes - seconds) / each
     decided = {
         "minutes": round(seconds / 60, 2),
         "jobs": jobs,
@@ -199,7 +206,7 @@ def fill(
         decided = search(
             row, folder / "search" / row.name, minutes=minutes, jobs=jobs, device=device, data_dir=data_dir
         )
-        final = row.fitted(decided["final_steps"], decided["chosen"])
+        final = row.final(decided, choose_device(device).type)
         job = Job(final, folder / row.name, "ig", examples, "strict")
         if stopped := execute(tasks([job]), device=device, data_dir=data_dir):
             return stopped.signal
