@@ -41,9 +41,10 @@ PREFACE = """\
 Models by how well their integrated-gradients maps hold under the `strict` protocol, with what the maps explain beside
 it: a constant map is perfectly robust, and a map below 0 *over constant* explains less than an order from the centre
 outwards. Brackets are 95% intervals over examples. *GPU minutes* are the wall-clock time of the training that made the
-weights, also where it waited or shared the GPU with other work: no measure of a method's cost; a dash is a training
-that was not on one GPU. Flagged rows are to be read with doubt. The [rules](leaderboard_rules.md) say how to add a
-model; [one page](board.html) sorts and filters the same rows."""
+weights, and of the search for its settings where the record has it, also where they waited or shared the GPU with other
+work: no measure of a method's cost; a dash is a training that was not on one GPU. *Searched* is the setting that was
+chosen on validation images, with the values tried. Flagged rows are to be read with doubt. The
+[rules](leaderboard_rules.md) say how to add a model; [one page](board.html) sorts and filters the same rows."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Entry:
 
 def headings() -> tuple[str, ...]:
     """The titles of the cells of an entry."""
-    return ("GPU minutes", *(COLUMN[key].title for key in SHOWN))
+    return ("GPU minutes", "Searched", *(COLUMN[key].title for key in SHOWN))
 
 
 def violations(run: RunResults, e: EvaluationResults, *, earlier: bool = False) -> list[str]:
@@ -102,9 +103,13 @@ def entries(runs: Sequence[RunResults]) -> list[Entry]:
         for e in run.evaluations:
             if broken := violations(run, e, earlier=True):
                 raise InvalidInput(f"{e.source.name} does not belong on the board: {'; '.join(broken)}")
-            cells = (_cost(run), *((str(c := make_cell(e, COLUMN[key])), c.value) for key in SHOWN))
+            cells = (
+                _cost(run),
+                (_searched(run), None),
+                *((str(c := make_cell(e, COLUMN[key])), c.value) for key in SHOWN),
+            )
             found.append(Entry(run.dataset, run.name, e.examples, cells, flags(e)))
-    place = 1 + SHOWN.index("topk")
+    place = headings().index(COLUMN["topk"].title)
     return sorted(found, key=lambda row: (DATASETS.index(row.dataset), -(row.cells[place][1] or 0.0), row.name))
 
 
@@ -166,12 +171,29 @@ def _shared_flags(rows: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
 
 
 def _cost(run: RunResults) -> tuple[str, float | None]:
-    """The minutes of the training on one GPU."""
+    """The minutes on one GPU: of the training, and of the search where the record has it."""
     device, processes = str(run.environment.get("device") or ""), run.environment.get("processes") or 1
     seconds = run.training.seconds
     if seconds is None or processes != 1 or device in ("", "cpu", "mps"):
         return "–", None
-    return f"{seconds / 60:.1f} ({device})", seconds / 60
+    searched = run.search.get("minutes")
+    minutes = seconds / 60 + (searched or 0.0)
+    said = [device, *(["search included"] if searched is not None else [])]
+    said += [f"shared by {jobs}"] if (jobs := run.search.get("jobs", 1)) > 1 else []
+    return f"{minutes:.1f} ({', '.join(said)})", minutes
+
+
+def _searched(run: RunResults) -> str:
+    """What was chosen, and from which values: `0.3 (weight of 0.1, 0.3, 1)`; a dash where the record does not say."""
+    said = []
+    for key, value in run.search.get("chosen", {}).items():
+        tried = dict.fromkeys(_short(trial[key]) for trial in run.search.get("tried", []) if key in trial)
+        said.append(f"{_short(value)} ({key}{' of ' if tried else ''}{', '.join(tried)})")
+    return "; ".join(said) or "–"
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _joined(said: Sequence[str]) -> str:

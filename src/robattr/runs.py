@@ -164,12 +164,18 @@ def _parsed(stored: Mapping[str, Any]) -> TrainConfig:
 
 
 def measure_on_validation(
-    examples: int = 100, *, device: str = "auto", data_dir: str | Path | None = None, trust: bool = False
+    examples: int = 100,
+    *,
+    iterations: int | None = None,
+    device: str = "auto",
+    data_dir: str | Path | None = None,
+    trust: bool = False,
 ) -> Measure:
     """A measure of run directories for `training.sweep`, on the validation split.
 
     Accuracy; with examples > 0 also accuracy under PGD, and top-k intersection and Kendall correlation of the IG maps
     of correctly classified examples under the paper's attribution attack, on the first `examples`; with intervals.
+    `iterations` of that attack replace the protocol's.
     """
 
     def scores_of(path: Path) -> Scores:
@@ -182,6 +188,7 @@ def measure_on_validation(
         if not examples:
             return scores
         protocol = for_dataset(run.data, eps=run.config.eps if run.config else None)
+        protocol = protocol if iterations is None else protocol.with_steps(iterations)
         x, y, ids = run.data.examples("validation", examples)
         map = integrated_gradients(protocol.N)
         with Progress(path.name, "validation examples") as progress:

@@ -67,6 +67,7 @@ def test_a_damaged_or_foreign_file_is_refused(records: Path, tmp_path: Path) -> 
         "scores": (json.dumps({**whole, "examples": {**whole["examples"], "topk": ["x"] * 120}}), "topk.0.: expected"),
         "infinite": (json.dumps(whole).replace('"topk": [0', '"topk": [1e999, 0', 1), "topk.0.: expected a number"),
         "columns": (json.dumps({**whole, "summary": {**whole["summary"], "columns": 3}}), "summary.columns: expected"),
+        "search": (json.dumps({**whole, "search": {"minutes": "many"}}), "search.minutes: expected a number"),
         "deep": ("[" * 100_000, "nested too deeply"),
     }
     for number, (text, message) in enumerate(cases.values()):

@@ -111,6 +111,16 @@ def test_a_training_that_was_not_on_one_gpu_has_no_gpu_minutes() -> None:
         assert entries([replace(run, environment=environment)])[0].cells[0] == ("–", None)
 
 
+def test_the_search_counts_and_is_shown() -> None:
+    search = {"minutes": 3.0, "jobs": 8, "chosen": {"weight": 0.3}, "tried": [{"weight": w} for w in (0.1, 0.3, 1.0)]}
+    run = replace(entry("a", 0.7), search=search)
+    shown = dict(zip(headings(), entries([run])[0].cells, strict=True))
+    assert shown["GPU minutes"] == ("7.5 (NVIDIA H200, search included, shared by 8)", 7.5)
+    assert shown["Searched"] == ("0.3 (weight of 0.1, 0.3, 1)", None)
+    (row,) = entries([replace(run, search={"minutes": 3.0})])  # of others, who say the minutes alone
+    assert row.cells[:2] == (("7.5 (NVIDIA H200, search included)", 7.5), ("–", None))
+
+
 def test_pages_show_every_row_and_escape_names() -> None:
     rows = entries([entry("<script>alert(1)</script>|x", 0.7, alarms=["<b>"]), entry("c", 0.6, dataset="gtsrb")])
     text, page = markdown(rows), html(rows)

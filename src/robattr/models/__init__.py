@@ -13,6 +13,7 @@ from robattr.models.resnet import resnet as resnet
 from robattr.models.resnet import scale_invariant as scale_invariant
 from robattr.models.smooth import Smooth as Smooth
 from robattr.models.smooth import smooth as smooth
+from robattr.models.softplus import with_softplus as with_softplus
 from robattr.models.weights_file import load_weights as load_weights
 from robattr.models.weights_file import read_metadata as read_metadata
 from robattr.models.weights_file import read_model as read_model

@@ -35,7 +35,7 @@ SCORES = (
     "infidelity", "attacks", "passes", "converged",
 )  # fmt: skip
 SEALS = ("records", "file", "digest", "ids")  # of a summary: they refer to the files of the run
-NAMED = ("config", "environment", "training", "summary")  # parts of a record whose differences an error names
+NAMED = ("config", "environment", "training", "search", "summary")  # parts of a record whose differences an error names
 GALLERY_EXAMPLES, GALLERY_BYTES = 8, 150_000
 OMITTED = ("platform",)  # of the environment: the kernel of one machine
 
@@ -63,6 +63,7 @@ def record(run: RunResults, evaluation: EvaluationResults, *, name: str | None =
             "weights": evaluation.weights,
             "training": asdict(run.training),
             "curve": curve(run.metrics),
+            **({"search": portable(run.search)} if run.search else {}),
             "summary": portable(summary),
             "examples": _columns(evaluation.records),
         }
@@ -146,7 +147,7 @@ def _write(path: Path, kept: Record, evaluation: EvaluationResults) -> Iterator[
 
 def _collision(path: Path, there: Record, kept: Record, *, given: bool) -> str:
     old, new = (
-        {"weights": r["weights"], **{f"{part}.{key}": v for part in NAMED for key, v in r[part].items()}}
+        {"weights": r["weights"], **{f"{part}.{key}": v for part in NAMED for key, v in r.get(part, {}).items()}}
         for r in (there, kept)
     )
     odd = [key for key in {**new, **old} if new.get(key) != old.get(key)]

@@ -10,6 +10,7 @@ A record has the whole summary, the scores of the examples as columns of four di
     weights      digest of the evaluated weights
     digest       of all the rest; the oldest records have none
     training     the end of the training, a `TrainingSummary`
+    search       how its settings were found, where the run says so: a `search.json`
     curve        the thinned training log, {"logged": columns, "validated": columns}
     summary      the summary of the evaluation
     examples     per-example scores, {"id": […], "topk": […], …}
@@ -41,16 +42,20 @@ CONFIG = {
     "seed?": COUNT, "m?": COUNT, "steps?": COUNT, "weight?": NUMBER, "eps?": NUMBER, "notes?": [str], "skipped?": [str],
 }  # fmt: skip
 ENVIRONMENT = {"command?": TEXT, "versions?": {str: TEXT}, "resumed?": [dict], "device?": TEXT}
+SEARCH = {"minutes": float, "jobs?": int, "chosen?": {str: (float, str, bool, None)}, "tried?": [dict]}
+"""Minutes of wall-clock time, jobs that shared the device, the settings chosen, what was tried with its scores."""
 LOG_LINE = {str: NUMBER}
 ALL_FIT = all_fit(LOG_LINE)
 FORM = {
     "schema": int, "variant": str, "weights": TEXT, "config": CONFIG, "environment": ENVIRONMENT,
     "training": {"steps?": COUNT, "lines?": int, str: NUMBER}, "curve": {str: {str: [NUMBER]}}, "summary": SUMMARY,
+    "search?": SEARCH,
     "examples": {
         "id": [int], "label?": [COUNT], "predicted?": [COUNT], "attacks?": [({str: [NUMBER]}, None)],
         str: [(float, bool, None)],
     },
 }  # fmt: skip
+REQUIRED = FORM.keys() - {"search?"}
 APPROACHES = {  # names of the methods, in the order of tables
     "natural": "NATURAL", "madry": "Madry et al.", "ig-norm": "IG-NORM", "ig-sum-norm": "IG-SUM-NORM",
     "input-gradient": "Input gradient", "loss-output": "Loss output", "sinha": "Sinha et al.",
@@ -95,7 +100,7 @@ def read_record(path: Path) -> Record:
         raise CheckpointError(f"{path} is not a record: expected a JSON object that `robattr record` wrote")
     if content["schema"] != SCHEMA:
         raise CheckpointError(f"{path} is a record of another version (expected schema {SCHEMA}): record the run again")
-    if odd := FORM.keys() ^ (content.keys() - {"digest"}):
+    if odd := REQUIRED ^ (content.keys() - {"digest", "search"}):
         raise CheckpointError(f"{path} is damaged ({', '.join(sorted(odd))} missing or unknown): record the run again")
     check_content(content, FORM, path)
     tables = [content["examples"], *content["curve"].values()]

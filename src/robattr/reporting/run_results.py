@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from robattr.reporting.record import (
     APPROACHES,
     CONFIG,
     ENVIRONMENT,
+    SEARCH,
     approach,
     integrates,
     method_of,
@@ -115,6 +116,7 @@ class RunResults:
     variant      the name in files
     metrics      the training log; a record has a thinned one
     training     the end of the training, always from the whole log
+    search       how its settings were found (`record.SEARCH`); {} where nothing says it
     """
 
     name: str
@@ -126,6 +128,7 @@ class RunResults:
     training: TrainingSummary
     evaluations: tuple[EvaluationResults, ...]
     certificates: tuple[CertificateResults, ...] = ()
+    search: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def dataset(self) -> str:
@@ -185,6 +188,7 @@ def read_run(path: str | Path) -> RunResults:
         training=summarise(metrics),
         evaluations=tuple(_read_evaluation(found) for found in sorted((root / "records").glob("*.json"))),
         certificates=read_certificates(root / "certificates"),
+        search=read_object(search, SEARCH) if (search := root / "search.json").is_file() else {},
     )
 
 
@@ -272,6 +276,7 @@ def _read_record(file: Path) -> RunResults:
         metrics=tuple(row for columns in record["curve"].values() for row in rows(columns)),
         training=TrainingSummary(**record["training"]),
         evaluations=(EvaluationResults(record["summary"], examples, _gallery(file), file, record["weights"]),),
+        search=record.get("search", {}),
     )
 
 

@@ -9,6 +9,7 @@ A second call continues where the first was stopped.
 
 from robattr.reproduce.execution import execute as execute
 from robattr.reproduce.execution import execute_parallel as execute_parallel
+from robattr.reproduce.execution import run_parallel as run_parallel
 from robattr.reproduce.plan import TARGETS as TARGETS
 from robattr.reproduce.plan import Job as Job
 from robattr.reproduce.plan import jobs as jobs

@@ -14,10 +14,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import active_children, get_context
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import FrameType
+from typing import TypeVar
 
 import torch
 
@@ -32,6 +34,7 @@ from robattr.reproduce.plan import Job, Task, tasks
 from robattr.runs import open_run
 from robattr.training.loop import train
 
+T = TypeVar("T")
 _stop: Event | None = None  # of a worker: set when no job may begin any more
 
 
@@ -91,17 +94,23 @@ def evaluate_job(job: Job, *, device: str, data_dir: Path | None, watch: Watch) 
 
 
 def execute_parallel(jobs: Sequence[Job], *, workers: int, device: str, data_dir: Path | None = None) -> Stopped | None:
-    """Execute the jobs in `workers` processes; two small networks use two cores better than one with two threads.
+    """Execute the jobs in `workers` processes; two small networks use two cores better than one with two threads."""
+    calls = [[(job.path.name, partial(_execute_job, job, device, data_dir)) for job in wave] for wave in waves(jobs)]
+    return run_parallel(calls, workers=workers)
 
-    An interrupt is passed on to the running jobs, which are waited for, and no new one begins; a second interrupt kills
-    them. The workers are a group of their own, so that each gets an interrupt once, whether it was sent to this process
-    alone or, by a terminal, to its whole group.
+
+def run_parallel(waves: Sequence[Sequence[tuple[str, Callable[[], T | None]]]], *, workers: int) -> T | None:
+    """Make the named calls of each wave in `workers` processes, until one returns something: what stopped it.
+
+    An interrupt is passed on to the running calls, which are waited for, and no new one begins; a second interrupt
+    kills them. The workers are a group of their own, so that each gets an interrupt once, whether it was sent to this
+    process alone or, by a terminal, to its whole group.
     """
     threads = max(1, (os.cpu_count() or 1) // workers)
     others, context = set(active_children()), get_context("spawn")
     stop = context.Event()
     pool = ProcessPoolExecutor(
-        min(workers, len(jobs)), mp_context=context, initializer=_init_worker, initargs=(os.getpid(), stop)
+        min(workers, sum(map(len, waves))), mp_context=context, initializer=_init_worker, initargs=(os.getpid(), stop)
     )
     interrupts = list[int]()
 
@@ -115,13 +124,13 @@ def execute_parallel(jobs: Sequence[Job], *, workers: int, device: str, data_dir
                 os.kill(child.pid or 0, signal.SIGINT if len(interrupts) == 1 else signal.SIGKILL)
 
     with _at_interrupt(pass_on), pool:
-        for wave in waves(jobs):
-            left, running, stopped = iter(wave), set[Future[Stopped | None]](), None
+        for wave in waves:
+            left, running, stopped = iter(wave), set[Future[T | None]](), None
             while True:
-                # At most one job per worker is submitted: a job that waits in the pool cannot be recalled.
-                while not (stopped or interrupts) and len(running) < workers and (job := next(left, None)):
+                # At most one call per worker is submitted: one that waits in the pool cannot be recalled.
+                while not (stopped or interrupts) and len(running) < workers and (named := next(left, None)):
                     with _at_interrupt(signal.SIG_IGN):  # by a worker from its first moment, too
-                        running.add(pool.submit(_execute_job, job, device, data_dir, threads))
+                        running.add(pool.submit(_call, named[0], named[1], threads))
                 if not running:
                     break
                 done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -173,13 +182,17 @@ def _init_worker(parent: int, stop: Event) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _execute_job(job: Job, device: str, data_dir: Path | None, threads: int) -> Stopped | None:
+def _execute_job(job: Job, device: str, data_dir: Path | None) -> Stopped | None:
+    return execute(tasks([job]), device=device, data_dir=data_dir)
+
+
+def _call(name: str, function: Callable[[], T | None], threads: int) -> T | None:
     torch.set_num_threads(threads)
     with _at_interrupt(signal.default_int_handler):
         if _stop is not None and _stop.is_set():  # asked after the handler is there: no interrupt is lost between
             return None
-        with redirect_stderr(Prefixed(job.path.name, sys.stderr)):  # type: ignore[arg-type]
-            return execute(tasks([job]), device=device, data_dir=data_dir)
+        with redirect_stderr(Prefixed(name, sys.stderr)):  # type: ignore[arg-type]
+            return function()
 
 
 class Prefixed(io.TextIOBase):

@@ -1,6 +1,6 @@
 """The run directory: its files, its lock, and a record of the environment.
 
-RUN/config.json  environment.json  metrics.jsonl  checkpoints/  model.safetensors  records/
+RUN/config.json  environment.json  metrics.jsonl  checkpoints/  model.safetensors  records/  search.json
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class RunDirectory:
         self.weights = path / "model.safetensors"
         self.records = path / "records"
         self.scores = path / "sweep.json"  # of a point of a sweep
+        self.search = path / "search.json"  # how the settings were found
         self.preprocessing = path / "preprocessing.json"  # mean and std, only of a user's hardened model
 
     @property
@@ -48,7 +49,7 @@ class RunDirectory:
         """Whether the directory contains more than the files of a run killed before its first checkpoint."""
         if not self.path.is_dir():
             return self.path.exists()
-        own = {self.config, self.environment, self.preprocessing, self.scores}
+        own = {self.config, self.environment, self.preprocessing, self.scores, self.search}
         visible = {entry for entry in self.path.iterdir() if not entry.name.startswith(".")} - own
         return any(entry != self.checkpoints or any(entry.glob("[!.]*")) for entry in visible)
 
@@ -90,7 +91,7 @@ class RunDirectory:
                 held.enter_context(locked(self.records, name))
             for folder in (self.checkpoints, self.records, self.path / "tensorboard"):
                 shutil.rmtree(folder, ignore_errors=True)
-            for file in (self.weights, self.metrics, self.scores, self.environment, self.config):
+            for file in (self.weights, self.metrics, self.scores, self.search, self.environment, self.config):
                 file.unlink(missing_ok=True)
 
 
@@ -161,7 +162,7 @@ def environment(world: World) -> dict[str, Any]:
     gpu = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else None
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["robattr", *sys.argv[1:]]),
+        "command": _command(),
         "versions": {
             "robattr": _version.__version__,
             "python": platform.python_version(),
@@ -174,6 +175,13 @@ def environment(world: World) -> dict[str, Any]:
         "processes": world.size,
         "threads": torch.get_num_threads(),
     }
+
+
+def _command() -> str:
+    """What was typed, `robattr …` or `python -m module …`; also in a process that another one spawned."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    module = "" if spec is None or spec.origin != sys.argv[0] else spec.name.removesuffix(".__main__")
+    return shlex.join([*(["robattr"] if module in ("", "robattr") else ["python", "-m", module]), *sys.argv[1:]])
 
 
 def _with_history(path: Path, now: dict[str, Any]) -> dict[str, Any]:
