@@ -12,7 +12,14 @@ from robattr import IntegratedGradients
 from robattr.errors import InvalidInput
 from robattr.models import paper_cnn
 from robattr.models.architecture import build
-from robattr.recipes.tuned_networks import avgpool_cnn, blur_cnn, pooled_resnet, tone_curve_cnn, wide_resnet
+from robattr.recipes.tuned_networks import (
+    additive_net,
+    avgpool_cnn,
+    blur_cnn,
+    pooled_resnet,
+    tone_curve_cnn,
+    wide_resnet,
+)
 from robattr.training import TrainConfig, checkpoint, settings
 
 
@@ -104,3 +111,39 @@ def test_a_configuration_with_an_earlier_name_of_a_network_is_read() -> None:
     written = {**TrainConfig(model="avgpool_cnn").as_dict(), "model": "threshold_cnn"}
     assert settings.change(TrainConfig(), written).model == "avgpool_cnn"
     assert checkpoint.differences(TrainConfig(model="avgpool_cnn"), written) == ""
+
+
+def test_additive_net_is_its_formula() -> None:
+    torch.manual_seed(6)
+    net = additive_net(3, channels=2, size=4, hidden=5, threshold=0.2, width=0.1).double()
+    x = torch.rand(6, 2, 4, 4, dtype=torch.float64)
+    t = np.tanh(np.maximum(x.numpy() - 0.2, 0) / 0.1) / np.tanh(8)
+    averages = t.reshape(6, 2, 2, 2, 2, 2).mean(axis=(3, 5)).reshape(6, 8)
+    w = {name: value.numpy() for name, value in net.state_dict().items()}
+    hidden = np.logaddexp(0, averages @ w["blocks.2.weight"].T + w["blocks.2.bias"])
+    blocks = hidden @ w["blocks.4.weight"].T + w["blocks.4.bias"]
+    expected = t.reshape(6, 32) @ w["pixels.weight"].T + w["pixels.bias"] + blocks
+    torch.testing.assert_close(net(x), torch.from_numpy(expected), rtol=1e-12, atol=1e-12)
+
+
+def test_maps_of_additive_net_are_sums_over_single_pixels_without_its_averages() -> None:
+    """|w_p·(t(x_p) - t(0))|; a black background raised to the threshold changes no pixel of them."""
+    torch.manual_seed(6)
+    net = additive_net(size=4, hidden=2).double()
+    torch.nn.init.zeros_(net.blocks[4].weight)
+    x = torch.rand(3, 1, 4, 4, dtype=torch.float64)
+    x[:, :, :2] = 0
+    raised = x.clone()
+    raised[:, :, :2] = 0.1 * torch.rand(3, 1, 2, 4, dtype=torch.float64)
+    y = torch.tensor([0, 5, 9])
+    maps = [IntegratedGradients(net).attribute(z, target=y, n_steps=3000) for z in (x, raised)]
+    assert torch.equal(maps[0], maps[1])
+    expected = net.pixels.weight[y].view_as(x) * net.step(x)
+    # The ReLU's kink lies in one of 3,000 intervals, of weight at most |w|·x/width/3,000 with |w| ≤ 1/4.
+    torch.testing.assert_close(maps[0], expected, rtol=0, atol=0.25 / 0.08 / 3000)
+
+
+@pytest.mark.parametrize("wrong", [{"threshold": 1.0}, {"threshold": -0.1}, {"width": 0.0}, {"size": 5}])
+def test_additive_net_refuses_settings_outside_its_formula(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidInput, match="expected a threshold in|expected a width in|expected an even size"):
+        additive_net(**{"size": 4, **wrong})
