@@ -78,6 +78,13 @@ class EvaluationResults:
         settings = self.summary.get("settings", {})
         return int(settings.get("eval_k", settings.get("k", 100)))
 
+    @property
+    def radius(self) -> str:
+        """ε with the range of the inputs, which says its unit: `8 (inputs from 0 to 255)`."""
+        settings = self.summary["settings"]
+        unit = "" if settings.get("bounds") is None else " (inputs from {:g} to {:g})".format(*settings["bounds"])
+        return f"{float(settings['eps']):.4g}{unit}"
+
     def column(self, name: str) -> Mapping[str, Any]:
         """A column of the summary: value, low, high and n, as far as it has them; {} where it was not measured."""
         if name == "never_kept":
