@@ -166,7 +166,7 @@ def test_maps_that_explain_nothing_do_not_hold(more: dict[str, Any], reason: str
     assert found.level == "vacuous"
     assert found.headline.startswith("The explanations are not shown to explain the predictions")
     assert reason in found.headline
-    doubted = "+0.000 (its interval contains 0) against the order of the edges" in "\n".join(found.findings)
+    doubted = "+0.000 [-0.050, +0.050] against the order of the edges" in "\n".join(found.findings)
     assert doubted == ("edges of" in reason)
     assert "Do not rely on these maps" in found.next_steps[0]
     assert not any("retraining" in step for step in found.next_steps)
@@ -181,7 +181,7 @@ def test_maps_that_explain_something_hold() -> None:
     found = verdict(run(evaluation("strict", "ig", 0.9)))
     assert found.level == "holds"
     said = "\n".join(found.findings)
-    assert "order of the map: +0.200 against a random order, +0.200 against the order of the edges" in said
+    assert "order of the map: +0.200 [+0.150, +0.250] against a random order, +0.200 [" in said
     tables = evaluation("strict", "ig", 0.9, gains={"random": 0.2, "constant": 0.1})  # not images: no edges
     assert verdict(run(tables)).level == "holds"
     centred = verdict(run(evaluation("strict", "ig", 0.9, gains={"random": 0.2, "edges": 0.2, "constant": -0.2})))

@@ -66,9 +66,9 @@ def finding(e: EvaluationResults) -> str:
 
 
 def _gain(e: EvaluationResults, key: str) -> str:
-    """`+0.074`, with a remark where the interval contains 0; "" where it was not measured."""
+    """`+0.074 [-0.028, +0.172]`; "" where it was not measured."""
     gain = e.column(key)
     if gain.get("value") is None:
         return ""
-    settled = (gain.get("low") or 0) > 0 or (gain.get("high") or 0) < 0
-    return f"{gain['value']:+.3f}{'' if settled else ' (its interval contains 0)'}"
+    ends = "" if gain.get("low") is None else " [{low:+.3f}, {high:+.3f}]".format(**gain)
+    return f"{gain['value']:+.3f}{ends}"
