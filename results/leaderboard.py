@@ -20,7 +20,6 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
-from results.sections import outdated
 from robattr.engine.files import write_atomically
 from robattr.errors import InvalidInput, RobattrError
 from robattr.evaluation.flags import TRANSFER
@@ -38,13 +37,14 @@ SORTABLE = PAGE.with_name("board.html")  # beside leaderboard.html, which the si
 EXAMPLES = 300  # fewest test examples
 SHOWN = ("nat_acc", "adv_acc", "topk", "kendall", "insertion_over_constant", "attacked_over_constant")
 PREFACE = """\
-Models by how well their integrated-gradients maps hold under the `strict` protocol, with what the maps explain beside
-it: a constant map is perfectly robust, and a map below 0 *over constant* explains less than an order from the centre
-outwards. Brackets are 95% intervals over examples. *GPU minutes* are the wall-clock time of the training that made the
-weights, and of the search for its settings where the record has it, also where they waited or shared the GPU with other
-work: no measure of a method's cost; a dash is a training that was not on one GPU. *Searched* is the setting that was
-chosen on validation images, with the values tried. Flagged rows are to be read with doubt. The
-[rules](leaderboard_rules.md) say how to add a model; [one page](board.html) sorts and filters the same rows."""
+Models in the order of how much the `strict` protocol's attacks leave of their integrated-gradients maps. A constant map
+is perfectly robust, so the two columns *over constant* say what the maps explain: below 0, an order of the pixels from
+the centre outwards explains the prediction better than the map. Brackets are 95% intervals over examples. *GPU minutes*
+are the wall-clock time of the training that made the weights, and of the search for its settings where the record has
+it. They include time in which it waited or shared the GPU with other work, and do not measure the cost of a method; a
+dash is a training that was not on one GPU. *Searched* is the setting that was chosen on validation images, with the
+values tried. Flags say why a row may be wrong. The [rules](leaderboard_rules.md) define the columns and say how to add a
+model; [one page](board.html) sorts and filters the same rows."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def violations(run: RunResults, e: EvaluationResults, *, earlier: bool = False) 
     else:
         wanted = strict(paper(run.dataset)).settings()
         odd = [k for k in wanted if k not in ("seed", "name") and settings.get(k) != wanted[k]]
-        if odd and not (earlier and outdated(e)):
+        if odd and not (earlier and e.outdated):
             said.append(f"expected the settings of strict, got others ({', '.join(odd)}): evaluate with this version")
     if summary.get("map") != "ig":
         said.append(f"expected IG maps, got {summary.get('map')!r}: --maps ig")
@@ -93,7 +93,7 @@ def flags(e: EvaluationResults) -> tuple[str, ...]:
     """The reasons to doubt a row: flags and alarms of the evaluation, failed attacks, maps that explain nothing."""
     said = [str(alarm) for alarm in e.summary.get("alarms") or ()]  # one for every flag but this, of two evaluations
     said += [TRANSFER] if TRANSFER in (e.summary.get("flags") or ()) else []
-    return tuple(dict.fromkeys(filter(None, [*said, outdated(e), e.failures, *unexplained(e)])))
+    return tuple(dict.fromkeys(filter(None, [*said, e.outdated, e.failures, *unexplained(e)])))
 
 
 def entries(runs: Sequence[RunResults]) -> list[Entry]:

@@ -21,9 +21,11 @@ from robattr.reporting.tables import escape_markdown, folded, grid, make_cell
 Member = tuple[RunResults, EvaluationResults]
 
 ATTACKED = ("adv_acc", *ATTRIBUTION, "noise_topk", "noise_kendall")  # columns beside the noise control
-STRICT = """\
+STRICT = f"""\
 The worst case of every attack, on fewer images. Noise is the control, the worst of ten random sign perturbations of
-size ε: an attack must do better. Failures are images on which every step changed the prediction; they have no score."""
+size ε: an attack must do better. Failures are images on which every step changed the prediction; they have no score.
+`strict` without a number is its first version; earlier versions are weaker attacks than strict v{STRICT_VERSION}, which
+`robattr evaluate` runs."""
 END = """\
 The paper reports that IG-NORM on MNIST ends with ℓ at about 1 and ‖IG‖₁ at 10 to 20. Its numbers may be sums over a
 batch, which leaves the ratio unchanged. Below: means per image over the last log lines, ‖IG‖₁ without λ or β, at the x'
@@ -84,18 +86,11 @@ def doubts(found: Iterable[Member]) -> str:
     """One sentence with what is to be doubted in evaluations by `strict`, and in which; "" without a doubt."""
     said: dict[str, dict[str, list[str]]] = {}
     for run, e in found:
-        for doubt in filter(None, (*run.flags(e), outdated(e))):
+        for doubt in filter(None, (*run.flags(e), e.outdated)):
             said.setdefault(doubt, {}).setdefault(run.dataset, []).append(APPROACHES.get(run.method, run.name))
     rows = {doubt: "; ".join(f"{d}: {', '.join(names)}" for d, names in of.items()) for doubt, of in said.items()}
     listed = "; ".join(escape_markdown(f"{doubt} ({where})") for doubt, where in rows.items())
     return f"‡ Doubts about `strict`: {listed}." if listed else ""
-
-
-def outdated(e: EvaluationResults) -> str:
-    """That an earlier version of the strict protocol made the record; "" if the present one did."""
-    version = int((e.summary.get("settings") or {}).get("version", 1))
-    old = e.summary.get("protocol") == "strict" and version < STRICT_VERSION
-    return f"measured by {e.protocol}, a weaker attack than strict v{STRICT_VERSION}" if old else ""
 
 
 def end_of_training(runs: Sequence[RunResults]) -> str:

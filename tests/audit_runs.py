@@ -45,7 +45,8 @@ def evaluation(
         for i in range(20)
     ]
     summary = {
-        "protocol": protocol, "map": map, "examples": 20, "settings": {"eps": 8 / 255, "eval_k": 10},
+        "protocol": protocol, "map": map, "examples": 20,
+        "settings": {"eps": 8 / 255, "eval_k": 10, "bounds": [0.0, 1.0]},
         "never_kept": 0.0, "alarms": [],
         "classes": ["first", "second\x1b[0m"],
         "columns": {

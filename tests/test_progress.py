@@ -51,6 +51,19 @@ def test_the_time_left_comes_from_the_speed_after_the_first_step(clock: Clock, c
     assert capsys.readouterr().err == "run: about 18 min for 1,000 steps\n"
 
 
+def test_the_first_step_lowers_an_estimate_that_was_far_too_high(clock: Clock, capsys) -> None:
+    with Progress("run", "steps") as progress:
+        progress(0, 30)
+        progress.expect(6 * 3600.0, "30 steps")
+        clock.now = 90.0
+        assert progress.left == pytest.approx(6 * 3600.0 - 90)
+        progress(9, 30)
+        assert progress.left == pytest.approx(90 / 9 * 21)
+        progress.seconds = 100.0  # compilation is in the first step alone
+        assert progress.left == pytest.approx(10.0)
+    assert capsys.readouterr().err == "run: about 6.0 h for 30 steps\n"
+
+
 def test_the_end_is_said_with_the_last_words(clock: Clock, capsys) -> None:
     with Progress("run", "steps") as progress:
         progress(0, 2)

@@ -82,13 +82,19 @@ class Progress:
 
     @property
     def left(self) -> float | None:
-        """Seconds left, from the speed of the last minutes; before there is one, from the estimate."""
+        """Seconds left, from the speed of the last minutes; before there is one, from estimate and first step."""
         now = time.monotonic()
         if len(self._seen) > 1 and self._seen[-1][1] > self._seen[0][1]:
             (then, before), (last, done) = self._seen[0], self._seen[-1]
             each = (last - then) / (done - before)
             return max(0.0, each * (self.total - done) - (now - last))
-        return None if self.seconds is None else max(0.0, self.seconds - (now - self._began))
+        if self.seconds is None:
+            return None
+        ends = [self._began + self.seconds]
+        if self._seen and self._first is not None:  # the first step may have compiled: the others are not slower
+            then, done = self._seen[0]
+            ends.append(then + (then - self._began) * (self.total - done) / (done - self._first))
+        return max(0.0, min(ends) - now)
 
     def _begin(self, done: int, total: int, now: float) -> None:
         self._first, self._began = done, now

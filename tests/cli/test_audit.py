@@ -102,7 +102,7 @@ def test_the_harden_command(place: Path) -> None:
     assert said.exit_code == 0, said.output
     assert "before: " in said.stdout
     assert "after: " in said.stdout
-    assert (place / "hardened" / "report.html").exists()
+    assert f"<title>Hardening {model[0].rpartition('/')[2]}</title>" in (place / "hardened" / "report.html").read_text()
     assert (place / "hardened" / "hardened" / "model.safetensors").exists()
     wrong = run(*words, *small, "--batch-norm", "melted", "-o", "elsewhere")
     assert "batch_norm must be" in str(wrong.exception)

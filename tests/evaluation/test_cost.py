@@ -45,6 +45,13 @@ def test_the_time_of_a_pass_is_per_example_and_node() -> None:
         assert cost.seconds_per_pass(Counted(), *examples(2)) == 1.0
 
 
+def test_a_call_that_is_slow_whatever_its_size_does_not_multiply_the_estimate() -> None:
+    """Half a second for each call, as on a busy machine: a batch of 32 examples of two nodes divides it."""
+    clock = iter(range(10**6))
+    with patch.object(time, "perf_counter", lambda: next(clock) / 2):
+        assert cost.seconds_per_pass(Counted(), *examples(2)) == 0.5 / (cost.FEW * cost.NODES)
+
+
 class Timed(Counted):
     """A row takes a second, in bf16 a quarter."""
 

@@ -57,7 +57,7 @@ def test_factories(what: str, out: int, nets: str) -> None:
         ("a:b:c", InvalidInput, "package.module:factory"),
         ("path/to.py:make", InvalidInput, "package.module:factory"),
         (":make", InvalidInput, "package.module:factory"),
-        ("a_module_nobody_has:make", InvalidInput, "No module named 'a_module_nobody_has'"),
+        ("a_module_nobody_has:make", InvalidInput, "No module named 'a_module_nobody_has': run the command in"),
         ("robattr.modells:make", InvalidInput, "No module named 'robattr.modells'"),
         ("factories_broken:make", InvalidInput, "importing 'factories_broken' failed: .*'a_package_nobody_has'"),
         ("factories_syntax:make", InvalidInput, "SyntaxError"),

@@ -13,15 +13,24 @@ def test_a_page_of_an_audit_has_its_verdict_and_the_strictest_evaluation_first(u
     for title in ("Verdict", "What to do next", "Class by class"):
         assert f"<h2>{title}</h2>" in html
     assert "torn.png" in html
-    assert 'class="headline"' not in html  # the verdict says it
+    assert html.count('class="headline"') == 1  # the verdict, before everything else
+    assert html.index('class="headline">The explanations') < html.index("An attribution map shows")
     assert html.index("images · strict protocol") < html.index("images · paper protocol")
     assert html.count("Noise TopK</th>") == 2  # once beside the scores of each protocol
     other = run(evaluation("strict", "ig", 0.9), name="other net")
     both = page([audited, other])
     assert "<h2>Verdict: net</h2>" in both
     assert "<h2>Class by class: other net</h2>" in both
-    assert 'class="headline"' in both  # which compares the two
+    lead = both.index('class="headline"')  # which compares the two
+    assert both.index("An attribution map shows") < lead < both.index("<h2>Verdict: net</h2>")
     assert "Verdict" not in page([run(evaluation("strict", "ig", 0.9), method="natural")])
+
+
+def test_the_curve_over_iterations_is_of_all_attacks_where_the_table_is(undrawn) -> None:
+    curve = {"score_vs_iterations": {"iterations": [1, 2], "topk": [0.5, 0.4], "kendall": [0.5, 0.4]}}
+    pages = {name: page([run(evaluation(name, "ig", 0.4, curves=curve))]) for name in ("paper", "strict")}
+    assert [name for name, html in pages.items() if "lowest scores of all attacks" in html] == ["strict"]
+    assert [name for name, html in pages.items() if "scores of one iterate" in html] == ["paper"]
 
 
 def test_sections_have_every_class_note_and_skipped_file() -> None:

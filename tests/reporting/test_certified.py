@@ -84,6 +84,7 @@ def test_the_figure_marks_pixels_of_the_examples_that_have_an_image(folder: Path
     (found,) = read_certificates(folder)
     figure = certified_maps(found, gallery([1, 4, 9]))
     assert figure is not None
+    assert f"vote map, {found.summary['map']}" in [axis.get_ylabel() for axis in figure.axes]
     assert len(figure.axes) == 3 * 2  # image, votes and marks of examples 1 and 4
     shades = figure.axes[4].images[0].get_array()
     inside = found.bounds.at(found.shown_radius).inside[1].reshape(8, 8)

@@ -41,7 +41,8 @@ def test_the_card_has_data_recipe_numbers_licence_and_hash(trained):
     digest = hashlib.sha256((trained / "model.safetensors").read_bytes()).hexdigest()
     topk = e.column("topk")
     shown = f"{100 * topk['value']:.2f}% [{100 * topk['low']:.1f}, {100 * topk['high']:.1f}]"
-    for said in ("# NATURAL, tiny", "- steps: `6`", "- eps: `0.1`", "| paper, ig maps | 0.05 | 9 |", shown, digest):
+    row = "| paper, ig maps | 0.05 (inputs from 0 to 1) | 9 |"
+    for said in ("# NATURAL, tiny", "- steps: `6`", "- eps: `0.1`", row, shown, digest):
         assert said in text
     assert "Weights: apache-2.0." in text
     assert "log_every" not in text
@@ -56,6 +57,11 @@ def test_the_card_names_the_version_of_the_protocol_and_the_doubts(trained):
     text = model_card(replace(run, evaluations=(doubted,)))
     assert "| paper v2, ig maps |" in text
     assert "\nWarning (paper v2, ig maps): noise is stronger.\n" in text
+    assert "weaker attack" not in text
+    old = replace(doubted, summary={**doubted.summary, "protocol": "strict"})
+    assert "\nWarning (strict v2, ig maps): measured by strict v2, a weaker attack than strict v" in model_card(
+        replace(run, evaluations=(old,))
+    )
 
 
 def test_the_front_matter_is_yaml_with_every_measured_column(trained):

@@ -52,7 +52,7 @@ def test_the_strictest_evaluation_decides() -> None:
     found = verdict(run(other, lax, stern))
     assert found.level == "fragile"
     assert "(ig maps, strict protocol)" in found.headline
-    assert "ε = 0.03137" in found.headline
+    assert "at most ε = 0.03137 (inputs from 0 to 1) in any value" in found.headline
     assert "40.00% [35.0, 45.0] of the 10 most important" in found.headline
     assert any("paper protocol, ig maps: 90.00% [85.0, 95.0] kept." in said for said in found.findings)
     assert any("sg maps: 20.00% [15.0, 25.0] kept: they cannot be relied on." in said for said in found.findings)
@@ -166,6 +166,8 @@ def test_maps_that_explain_nothing_do_not_hold(more: dict[str, Any], reason: str
     assert found.level == "vacuous"
     assert found.headline.startswith("The explanations are not shown to explain the predictions")
     assert reason in found.headline
+    doubted = "+0.000 [-0.050, +0.050] against the order of the edges" in "\n".join(found.findings)
+    assert doubted == ("edges of" in reason)
     assert "Do not rely on these maps" in found.next_steps[0]
     assert not any("retraining" in step for step in found.next_steps)
     assert verdict(run(evaluation("strict", "ig", 0.3, **more))).level == "fragile"
@@ -178,7 +180,8 @@ def test_maps_that_explain_nothing_do_not_hold(more: dict[str, Any], reason: str
 def test_maps_that_explain_something_hold() -> None:
     found = verdict(run(evaluation("strict", "ig", 0.9)))
     assert found.level == "holds"
-    assert "gains +0.200 against a random order, +0.200 against the order of the edges" in "\n".join(found.findings)
+    said = "\n".join(found.findings)
+    assert "order of the map: +0.200 [+0.150, +0.250] against a random order, +0.200 [" in said
     tables = evaluation("strict", "ig", 0.9, gains={"random": 0.2, "constant": 0.1})  # not images: no edges
     assert verdict(run(tables)).level == "holds"
     centred = verdict(run(evaluation("strict", "ig", 0.9, gains={"random": 0.2, "edges": 0.2, "constant": -0.2})))

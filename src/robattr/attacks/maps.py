@@ -24,7 +24,7 @@ from robattr.models.resnet import scale_invariant
 
 Attribution = Callable[[Model, Tensor, Tensor], Tensor]
 
-COARSE = 10  # midpoints, as accurate as some 100 right-hand points
+COARSE = 10  # midpoints of the directions: the scores agree with those of 100 right ends (docs/benchmarks.md)
 TOGETHER = 10  # nodes of an IG map that pass through the net at once, where the map is not differentiated
 SEGMENT = right(TOGETHER)
 """The rule of one segment of the ray, see `AttributionMap.segments`."""

@@ -80,6 +80,7 @@ def harden(
     examples: int | None = 50,
     audit_steps: int | None = None,
     points: int | None = None,
+    name: str | None = None,
     size: int | None = None,
     channels: int | None = None,
     classes: Sequence[str] | None = None,
@@ -103,6 +104,7 @@ def harden(
     chunk        nodes of the path in memory at once; None: as many as fit (an objective of your own has its own)
     changes      other keys of `robattr.TrainConfig`, such as dict(weight=0.5, attack_steps=10)
     precision    of matrix products, in the audits and the training; "auto" as in `audit`
+    name         of the model, on the page (default: its class)
     held_out     share of each class for validation, and again for the audits, where the data have no splits
 
     The weights are in hardened/model.safetensors: `robattr.models.load_weights(your_module, file)`. The preprocessing
@@ -165,7 +167,7 @@ def harden(
             e for e in after.evaluations if all(e.summary[k] == first.summary[k] for k in ("protocol", "map"))
         )
         difference = compare(first.records, second.records)
-        page = _page(before, after, place / "report.html", of=type(model).__name__) if world.leads else None
+        page = _page(before, after, place / "report.html", of=name or type(model).__name__) if world.leads else None
     return Hardened(_restored(tuned, model), outcome, verdict(before), verdict(after), difference, page)
 
 

@@ -206,7 +206,8 @@ def harden(
             batch_norm=batch_norm,  # type: ignore[arg-type]
             freeze=words(freeze), chunk=chunk,
             changes=dict(parse_word(word) for word in set_ or []), maps=maps, examples=examples,
-            audit_steps=iterations, points=points, size=size, channels=channels, classes=class_names(classes),
+            audit_steps=iterations, points=points, name=model.rpartition("/")[2],
+            size=size, channels=channels, classes=class_names(classes),
             held_out=held_out, seed=seed, device=device, precision=precision, fresh=fresh,
             command=typed_command(), watch=watch,
         )  # fmt: skip

@@ -70,7 +70,10 @@ def import_named(ref: str, *, example: str) -> Any:
     try:
         module = importlib.import_module(where)
     except Exception as cause:
-        raise InvalidInput(f"importing {where!r} failed: {type(cause).__name__}: {cause}") from cause
+        said = f"importing {where!r} failed: {type(cause).__name__}: {cause}"
+        if isinstance(cause, ModuleNotFoundError) and cause.name == where.partition(".")[0]:
+            said += ": run the command in the folder of that file, or add the folder to PYTHONPATH"
+        raise InvalidInput(said) from cause
     finally:
         sys.path.remove(here)
     try:

@@ -58,7 +58,8 @@ def sinha() -> TrainConfig:
 def distributional_ig() -> TrainConfig:
     """E ℓ + λ sup { E‖IG‖₁ : E‖x' − x‖² ≤ budget }: γ found by dual ascent.
 
-    The adversary sees the same change as the update, so m is 10, at midpoints: as accurate as 50 right ends.
+    The adversary sees the same change as the update, so m is 10, at midpoints: ‖IG‖₁ is more accurate than by 50
+    right ends.
     """
     return replace(
         DISTRIBUTIONAL,

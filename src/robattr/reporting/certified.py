@@ -93,13 +93,14 @@ def sentences(found: CertificateResults) -> tuple[str, ...]:
     k, level, sigma = found.summary["k"], 1 - s["alpha"], s["sigma"]
     return (
         "An attack that fails proves nothing: the next one may succeed. No attack can break the bounds below. For each "
-        f"example they hold with probability at least {level:.4g}, for every change of the input of at most the radius "
-        f"r in L2. For instance, r = {radius:g} allows a change of {words}.",
+        f"example they are true with probability at least {level:.4g}, for every change of the input of at most the "
+        f"radius r in ℓ₂. For instance, r = {radius:g} allows a change of {words}.",
         f"They are about smoothed explanations, taken over copies of the input with Gaussian noise of σ = {sigma:g}. "
         "The maps above have no such bounds. Answer: the share of the examples whose smoothed answer is proved to stay "
         f"the label. The other columns are means over these examples: the pixels proved to stay among the top {k} or "
         f"outside; of those {k}, the share proved to stay; lower bounds of the overlap of the top {k} and of the "
-        "cosine of the maps. Brackets: 95% intervals over the examples.",
+        "cosine of the maps. Brackets: 95% intervals over the examples. Vote map: how often a pixel is among the top "
+        f"{k} of a noisy copy.",
     )
 
 

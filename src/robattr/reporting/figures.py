@@ -191,7 +191,8 @@ def certified_maps(found: CertificateResults, gallery: Gallery) -> Any | None:
         _bare(marked)
         marks = np.where(there.inside[b], 0, np.where(there.outside[b], 1, 2)).reshape(shape)
         marked.imshow(shades[marks], interpolation="nearest")
-    for axis, title in zip(axes[:, 0], ("image", "vote map", f"r = {found.shown_radius:g}"), strict=True):
+    titles = ("image", f"vote map, {found.summary['map']}", f"r = {found.shown_radius:g}")
+    for axis, title in zip(axes[:, 0], titles, strict=True):
         axis.set_ylabel(title, fontsize=8.5)
     patches = [matplotlib.patches.Patch(color=colour, label=name) for name, colour in MARKS.items()]
     figure.legend(handles=patches, loc="lower center", ncols=3, fontsize=8.5, handlelength=1, handleheight=1)

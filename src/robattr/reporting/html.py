@@ -157,10 +157,11 @@ def _quartiles(group: Group, key: str) -> str:
 
 
 def _attack(group: Group) -> str:
-    """`k = 100 · ε = 0.1 · 15 iterations · 150 examples`: what all evaluations of the group share."""
+    """`k = 100 · ε = 0.1 (inputs from 0 to 1) · 15 iterations · 150 examples`: what the group shares."""
     summaries = [e.summary for _, e in group.members]
-    said = [f"k = {group.k:,}"]
-    for key, form in (("eps", "ε = {:.4g}"), ("steps", "{} iterations"), ("repeats", "{} repeats")):
+    radii = {e.radius for _, e in group.members}
+    said = [f"k = {group.k:,}", *(f"ε = {radius}" for radius in radii if len(radii) == 1)]
+    for key, form in (("steps", "{} iterations"), ("repeats", "{} repeats")):
         values = {s.get("settings", {}).get(key) for s in summaries}
         said += [form.format(value) for value in values if len(values) == 1 and value is not None]
     counts = {s.get("examples") for s in summaries}

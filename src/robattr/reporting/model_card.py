@@ -127,7 +127,7 @@ def _measurements(run: RunResults) -> Iterator[str]:
     rows = [
         [
             _kind(e) + ("" if _measured_on(run, e) == _dataset(run) else f", on {_measured_on(run, e)}"),
-            f"{float(e.summary['settings']['eps']):.4g}",
+            e.radius,
             str(e.examples),
             *(str(make_cell(e, c)) for c in CONTROLLED),
         ]
@@ -137,7 +137,8 @@ def _measurements(run: RunResults) -> Iterator[str]:
     yield ""
     yield MEANING
     for e in run.evaluations:
-        yield from (f"Warning ({_kind(e)}): {_plain(alarm)}." for alarm in e.summary.get("alarms") or ())
+        warnings = filter(None, (e.outdated, *(e.summary.get("alarms") or ())))
+        yield from (f"Warning ({_kind(e)}): {_plain(warning)}." for warning in warnings)
     yield f"Records: {', '.join(f'`{_plain(e.source.name)}`' for e in run.evaluations)}."
 
 

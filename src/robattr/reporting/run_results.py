@@ -15,6 +15,7 @@ from robattr.engine.files import read_object
 from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
 from robattr.evaluation.flags import TRANSFER
+from robattr.evaluation.protocol import STRICT_VERSION
 from robattr.evaluation.records import read_settings
 from robattr.evaluation.scores import SATURATED
 from robattr.evaluation.summary import ACCURACIES, read_checked, records_of
@@ -78,6 +79,20 @@ class EvaluationResults:
         """The k of the top-k intersection; the attack may use another one."""
         settings = self.summary.get("settings", {})
         return int(settings.get("eval_k", settings.get("k", 100)))
+
+    @property
+    def outdated(self) -> str:
+        """That an earlier version of the strict protocol made the record; "" if the present one did."""
+        version = int((self.summary.get("settings") or {}).get("version", 1))
+        old = self.summary.get("protocol") == "strict" and version < STRICT_VERSION
+        return f"measured by {self.protocol}, a weaker attack than strict v{STRICT_VERSION}" if old else ""
+
+    @property
+    def radius(self) -> str:
+        """ε with the range of the inputs, which says its unit: `8 (inputs from 0 to 255)`."""
+        settings = self.summary["settings"]
+        unit = "" if settings.get("bounds") is None else " (inputs from {:g} to {:g})".format(*settings["bounds"])
+        return f"{float(settings['eps']):.4g}{unit}"
 
     def column(self, name: str) -> Mapping[str, Any]:
         """A column of the summary: value, low, high and n, as far as it has them; {} where it was not measured."""

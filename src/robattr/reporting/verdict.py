@@ -64,7 +64,7 @@ def verdict(run: RunResults) -> Verdict:
     places = "most important place" if k == 1 else f"{k} most important places"
     what = f"{main.summary['map']} maps, {main.summary['protocol']} protocol"
     kept = (
-        f"A change of at most ε = {float(settings['eps']):.4g} in any value, chosen to mislead, leaves the answer as "
+        f"A change of at most ε = {main.radius} in any value, chosen to mislead, leaves the answer as "
         f"it was and keeps {_percent(topk)} of the {places} of the map (brackets: 95% interval)."
     )
     if judge(topk) == "unclear":
@@ -204,7 +204,7 @@ def _next_steps(run: RunResults, main: EvaluationResults, level: Level) -> Itera
         )
     if level in ("fragile", "partly"):
         yield HARDEN_MORE if run.config.get("recipe") == "harden" else HARDEN
-        yield "Until then, do not rely on a single map: whoever can change the input a little can choose what it shows."
+        yield "Until then, do not rely on a single map: whoever can change the input a little can change what it shows."
     if level == "vacuous":
         yield (
             "Do not rely on these maps, however stable: audit another kind of map (--maps), or more examples if a gain "
