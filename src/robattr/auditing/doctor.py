@@ -228,7 +228,7 @@ def _costs(model: WrappedModel, p: ModelProbe, plan: Plan, protocol: Protocol) -
     chunk = chunk_that_fits(model, p.x, m=plan.m, batch=plan.batch) or plan.m
     remedy = f"harden then evaluates {chunk} nodes at a time (chunk={chunk}); or use a smaller batch"
     yield _finding("cost", peak > SHARE * available, said, remedy)
-    paper, both = audit_estimate(model, p.x, p.targets, protocol, examples=AUDITED)
+    paper, both = audit_estimate(model, p.x, p.targets, protocol, examples=AUDITED, per_pass=per_pass)
     said = f"{AUDITED} examples take about {duration(paper)} (paper) or {duration(both)} (both protocols)"
     remedy = "use a GPU, fewer examples, or --points 20 --iterations 20 for a first look"
     yield _finding("audit", paper >= LONG, said, remedy)
