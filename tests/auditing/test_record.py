@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from robattr.auditing.as_dataset import as_dataset
 from robattr.auditing.record import Settings, parse_maps
 from robattr.engine.files import locked
 from robattr.errors import CheckpointError, InvalidInput
+from robattr.evaluation import for_dataset
 from robattr.reporting.html import write_page
 
 QUICK = {"steps": 1, "points": 2, "examples": 6, "device": "cpu", "eps": 8 / 255, "protocol": "paper"}
@@ -98,6 +100,13 @@ def test_iterations_are_those_of_the_attack_on_explanations() -> None:
     few, many = (Settings(steps=steps).base(data) for steps in (2, 50))
     assert (few.steps, many.steps) == (2, 50)
     assert few.pgd_steps == many.pgd_steps == 40
+
+
+@pytest.mark.parametrize("eps", [None, 0.1, 0.05])
+def test_a_dataset_of_the_paper_has_the_settings_of_an_evaluation(eps: float | None) -> None:
+    data = robattr.data.load("fashion-mini")
+    evaluated = for_dataset(data) if eps is None else for_dataset(data).with_eps(eps)
+    assert Settings(eps=eps).base(data) == replace(evaluated, name="paper")
 
 
 def test_a_folder_of_something_else_is_not_used(plain: nn.Module, tmp_path: Path) -> None:

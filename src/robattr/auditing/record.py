@@ -80,10 +80,12 @@ class Settings:
                 raise InvalidInput(f"expected {name} of 1 to {most:,}, got {value}")
 
     def base(self, data: Dataset, *, values: int = 10) -> Protocol:
-        """The paper's protocol for these data, with maps of `values` values."""
-        made = protocols.scaled(data.name, pixels=values, bounds=data.bounds, eps=self.eps)
-        if self.eps is None and protocols.is_paper_dataset(data):
+        """The paper's protocol for these data, as in an evaluation; for other data, with maps of `values` values."""
+        if not protocols.is_paper_dataset(data):
+            made = protocols.scaled(data.name, pixels=values, bounds=data.bounds, eps=self.eps)
+        else:
             made = protocols.paper(data.name)
+            made = made if self.eps is None else replace(made.with_eps(self.eps), name=made.name)
         steps, points = self.steps or made.steps, self.points or made.N
         return replace(made, steps=steps, N=points, seed=self.seed)
 
