@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 from audit_fixtures import factory, folder
 from robattr.certificates import Challenge
-from robattr.cli import app
+from robattr.cli import app, certify
 from robattr.models import save_model
 
 SMALL = ("--examples", "6", "--samples", "20", "--sigma", "0.1", "--alpha", "0.1", "--device", "cpu", "--maps", "sg")
@@ -103,3 +104,11 @@ def test_interval_bounds_are_shown_beside_an_attack(place: Path) -> None:
     assert said.exit_code == 0, said.output
     for words in ("accuracy", "certified: no x' in the ball", "an attack reaches", "Half of the bounds are at most"):
         assert words in said.output
+
+
+def test_options_that_interval_bounds_do_not_use_are_refused(place: Path) -> None:
+    interval = ("audit_fixtures:factory", "--data", "images", "--interval", "1/255")
+    found = run(*interval, "--sigma", "0.1", "--samples", "1000", "--attack", "-o", "elsewhere", "--seed", "1")
+    assert "got --sigma, --samples, --attack, --out: leave them out" in str(found.exception)
+    signature = inspect.signature(certify.certify)
+    assert set(certify.SMOOTHED) < set(signature.parameters)

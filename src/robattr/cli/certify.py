@@ -15,9 +15,13 @@ from robattr._text import duration, interval, number, numbers, printable
 from robattr.cli import audit as own_model
 from robattr.cli._options import DataDir, Device, Fresh, Trust, leads, typed_command
 from robattr.cli._tables import show_table, show_text
+from robattr.errors import InvalidInput
 
 if TYPE_CHECKING:
     from robattr.certificates import Examples
+
+SMOOTHED = ("maps", "sigma", "radius", "samples", "alpha", "top", "attack", "points", "out", "fresh", "device")
+"""The parameters that --interval, which bounds exact IG on the CPU and prints the result, does not use."""
 
 
 def register(app: typer.Typer) -> None:
@@ -26,6 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def certify(
+    context: typer.Context,
     model: own_model.Model,
     data: own_model.Data,
     maps: own_model.Maps = "ig",
@@ -77,6 +82,8 @@ def certify(
     from robattr.auditing.wrapped_model import wrap
     from robattr.certificates import measure_intervals
 
+    if interval_eps is not None:
+        _check_unused(context)
     noise, box = None if sigma is None else number(sigma, "--sigma"), interval(bounds, "--bounds")
     radii, level = None if radius is None else numbers(radius, "--radius"), number(alpha, "--alpha")
     share, ball = number(top, "--top"), None if interval_eps is None else number(interval_eps, "--interval")
@@ -108,6 +115,16 @@ def certify(
             show(found.summary)
     if leads():
         typer.echo(printable(f"wrote {out}"))
+
+
+def _check_unused(context: typer.Context) -> None:
+    """Refuse the options of smoothed explanations beside --interval."""
+    options = {param.name: max(param.opts, key=len) for param in context.command.params}
+    sources = {name: context.get_parameter_source(name) for name in SMOOTHED}
+    if unused := [options[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"]:
+        raise InvalidInput(
+            f"expected --interval without the options of smoothed explanations, got {', '.join(unused)}: leave them out"
+        )
 
 
 def show_intervals(found: Mapping[str, list[float]], name: str) -> None:
