@@ -99,6 +99,12 @@ def test_mistyped_options(place: Path, words: tuple[str, str], said: str) -> Non
     assert said in str(found.exception)
 
 
+def test_class_names_are_one_for_each_output(place: Path) -> None:
+    (place / "names.txt").write_text("a\nb\nc\nd\n")
+    found = run("audit_fixtures:factory", "--data", "images", "--classes", "names.txt", *SMALL)
+    assert "expected 3 class names, one for each output of the model in order, got 4" in str(found.exception)
+
+
 def test_interval_bounds_are_shown_beside_an_attack(place: Path) -> None:
     said = run("audit_fixtures:factory", "--data", "images", "--interval", "1/255", "--examples", "6")
     assert said.exit_code == 0, said.output

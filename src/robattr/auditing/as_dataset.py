@@ -21,10 +21,12 @@ from torch import Tensor, nn
 from robattr import data as datasets
 from robattr._extras import need
 from robattr._text import printable
+from robattr.auditing.wrapped_model import logits, unwrap
 from robattr.data import Dataset, Split
 from robattr.data.image_folder import image_files
 from robattr.data.tensors import checked_labels, gathered, partition
 from robattr.errors import DataError, InvalidInput, nearest
+from robattr.evaluation.checks import forward
 from robattr.formula.neighbourhoods import check_bounds
 
 Data: TypeAlias = str | Path | Dataset | tuple[Any, Any] | Iterable[Any]
@@ -104,6 +106,23 @@ def as_dataset(
                 x, y, bounds=bounds, classes=classes, validation=held_out, test=held_out, seed=seed, name="dataset"
             )
     return _from_tensors(x, y, bounds=bounds, classes=classes, held_out=held_out, seed=seed, checked=checked)
+
+
+def check_names(classes: Sequence[str] | None, model: nn.Module, data: Dataset) -> None:
+    """Refuse class names, where the user gives any, that are not one for each output of the model."""
+    if classes is None:
+        return
+    module = unwrap(model)[0]
+    x = data.pixels(next(split for split in (data.train, data.validation, data.test) if len(split)).images[:1])
+    try:
+        outputs = logits(forward(module, x.to(next(module.parameters(), x)))).shape[1]
+    except Exception:  # the model fails on x: `evaluation.checks` says so
+        return
+    if len(classes) != outputs:
+        raise InvalidInput(
+            f"expected {outputs} class names, one for each output of the model in order, got {len(classes)}: correct "
+            "classes (--classes)"
+        )
 
 
 def model_classes(model: nn.Module | None, data: Dataset) -> list[str] | None:

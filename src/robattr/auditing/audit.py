@@ -12,7 +12,7 @@ from torch import nn
 
 from robattr._progress import Watch, silent
 from robattr.attacks.maps import AttributionMap
-from robattr.auditing.as_dataset import Data, as_dataset
+from robattr.auditing.as_dataset import Data, as_dataset, check_names
 from robattr.auditing.record import ProtocolName, Settings, record
 from robattr.auditing.wrapped_model import Preprocessing, wrap
 from robattr.certificates import Smoothing
@@ -89,6 +89,7 @@ def audit(
         given = as_dataset(
             data, model=model, bounds=bounds, size=size, channels=channels, classes=classes, limit=limit, seed=seed
         )
+        check_names(classes, audited, given)
         folder = Path(scratch) if out is None else _folder(Path(out))
         called = name or type(model).__name__
         config = {"name": called, "method": "audit", "notes": notes, "skipped": list(given.skipped)}

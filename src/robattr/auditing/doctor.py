@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from robattr._text import duration
 from robattr.attacks.maps import integrated_gradients
 from robattr.auditing.arithmetic import choose
-from robattr.auditing.as_dataset import Bounds, Data, as_dataset, draw, input_channels
+from robattr.auditing.as_dataset import Bounds, Data, as_dataset, check_names, draw, input_channels
 from robattr.auditing.audit import MAX_READ
 from robattr.auditing.cost import SHARE, Plan, audit_estimate, chunk_that_fits, memory, peak_bytes
 from robattr.auditing.record import Settings
@@ -112,6 +112,7 @@ def _examples(
             data, model=model.module, bounds=bounds, size=size, channels=channels, classes=classes, limit=MAX_READ,
             checked=False,
         )  # fmt: skip
+        check_names(classes, model, given)
         x, y, _ = draw(given, EXAMPLES)
         return x, y, Settings().base(given)
     low, high = bounds

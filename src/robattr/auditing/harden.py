@@ -12,7 +12,7 @@ from torch import nn
 from robattr import recipes
 from robattr._progress import Watch, silent
 from robattr.attacks.maps import AttributionMap
-from robattr.auditing.as_dataset import Data, as_dataset, draw
+from robattr.auditing.as_dataset import Data, as_dataset, check_names, draw
 from robattr.auditing.cost import chunk_that_fits
 from robattr.auditing.record import Settings, check_examples, measure, record, with_precision
 from robattr.auditing.wrapped_model import BatchNorm, Preprocessing, WrappedModel, check_copy, unwrap, wrap
@@ -122,6 +122,7 @@ def harden(
     with join(device) as world:
         tuned, notes = wrap(model, preprocessing=preprocessing, device=world.device, copy=True)
         check_state(tuned.module)
+        check_names(classes, tuned, given)
         with arithmetic("fp32", world.device.type):
             check_copy(model, tuned, given.pixels(given.train.images[:2]))
         few = given.pixels(given.train.images[:256]).to(world.device)

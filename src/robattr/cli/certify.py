@@ -77,7 +77,7 @@ def certify(
     It can be stopped at any moment: the same command continues. Another --radius costs nothing.
     """
     from robattr.auditing import certify as begin
-    from robattr.auditing.as_dataset import as_dataset, draw
+    from robattr.auditing.as_dataset import as_dataset, check_names, draw
     from robattr.auditing.record import parse_maps
     from robattr.auditing.wrapped_model import wrap
     from robattr.certificates import measure_intervals
@@ -88,11 +88,12 @@ def certify(
     radii, level = None if radius is None else numbers(radius, "--radius"), number(alpha, "--alpha")
     share, ball = number(top, "--top"), None if interval_eps is None else number(interval_eps, "--interval")
     net = own_model.open_model(model, weights, trust=trust)
+    names = own_model.class_names(classes)
     given = as_dataset(
         own_model.open_data(data, data_dir),
-        model=net, bounds=box, size=size, channels=channels, classes=own_model.class_names(classes),
-        limit=max(1000, 4 * examples), seed=seed,
+        model=net, bounds=box, size=size, channels=channels, classes=names, limit=max(1000, 4 * examples), seed=seed,
     )  # fmt: skip
+    check_names(names, net, given)
     x, y, ids = draw(given, examples, seed=seed)
     if ball is not None:
         wrapped, _ = wrap(net, preprocessing=own_model.preprocessing(mean, std, weights), device="cpu")
