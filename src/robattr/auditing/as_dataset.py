@@ -52,7 +52,8 @@ def as_dataset(
     """Make a `Dataset` of the user's data.
 
     bounds     the range of the data; a `Dataset` has its own, and other bounds are refused
-    size       side to which a folder's images are resized; None: their own, if all are squares of one size
+    size       side to which a folder's images are resized; None: that on which a loaded `model` was trained, else
+               their own, if all are squares of one size
     channels   of a folder's images, 1 or 3; None: those of the first convolution of `model`
     classes    names of the model's outputs in order; the labels of a folder's classes are their places in it; None:
                the names of a Hugging Face `model`, if the class folders have them
@@ -84,7 +85,7 @@ def as_dataset(
         if not Path(data).expanduser().is_dir():
             known = nearest(str(data), datasets.names())
             raise DataError(f"{data} is neither a folder of class folders of images nor a dataset: {known}")
-        side = common_size(Path(data)) if size is None else size
+        side = trained_side(model) or common_size(Path(data)) if size is None else size
         with warnings.catch_warnings():  # skipped files are listed in `skipped`
             warnings.simplefilter("ignore")
             found = datasets.from_folder(
@@ -138,6 +139,12 @@ def input_channels(model: nn.Module | None) -> int:
     """1 if the first convolution has one input channel, else 3."""
     first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None) if model else None
     return 1 if first is not None and first.in_channels == 1 else 3
+
+
+def trained_side(model: nn.Module | None) -> int | None:
+    """The side of the images that a model of `load_model` was trained on."""
+    shape = getattr(model, "trained_shape", None)
+    return int(shape[-1]) if shape else None
 
 
 def common_size(folder: Path) -> int:

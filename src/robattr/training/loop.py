@@ -122,7 +122,7 @@ def train(
         if finished:
             state.use_average()
             if world.leads:
-                save_weights(state.model, run, here)
+                save_weights(state.model, run, here, data)
         return Outcome(here.path, state.step, finished, stopped_by, val_accuracy)
 
 
