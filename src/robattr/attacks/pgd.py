@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from robattr.attacks import per_example_rng
 from robattr.errors import InvalidInput
-from robattr.formula.ascent import APGD, PGD, Ascent, grad_and_value
+from robattr.formula.ascent import APGD, PGD, Ascent, Best, grad_and_value, last_iterate
 from robattr.formula.neighbourhoods import LinfBall, check_bounds
 from robattr.formula.network import Model, bind, second_order
 from robattr.formula.scalars import Scalar, cross_entropy, margin
@@ -55,8 +55,7 @@ class PGDAttack:
     @property
     def cost(self) -> int:
         """Forward or backward passes of the network for one example."""
-        ranked = self.steps + 1 if self.best else 1
-        return self.restarts * (2 * self.steps + ranked * (1 if self.loss is margin else 2))
+        return self.restarts * (2 * (self.steps + self.best) + (1 if self.loss is margin else 2))
 
     def _candidates(self, net: Model, x: Tensor, y: Tensor, rows: Sequence[per_example_rng.Row]) -> Iterator[Tensor]:
         within = LinfBall(self.eps, self.bounds)
@@ -64,12 +63,8 @@ class PGDAttack:
         grad = grad_and_value(lambda z: self.loss(net, z, y))
         for restart in range(self.restarts):
             rand = per_example_rng.rand_like(rows, self.seed, restart)
-            last = within.start(x, rand)
-            for z in ascent.iterates(grad, x, within, start=last, rand=rand):
-                if self.best:
-                    yield z
-                last = z
-            yield last
+            start = within.start(x, rand)
+            yield last_iterate(Best(ascent) if self.best else ascent, grad, x, within, start=start, rand=rand)
 
     def _rank(self, net: Model, z: Tensor, y: Tensor) -> Tensor:
         """A number that is larger for misclassified points, and increases with the loss among equals."""
