@@ -128,7 +128,7 @@ def load_model(reference: str | Path, *, device: torch.device | str = "cpu", tru
         model = models.read_model(weights)
     # Not by nn.Module.__setattr__, like a spec: `audit` resizes a folder's images to it.
     object.__setattr__(model, "trained_shape", trained_shape(weights))
-    return model.to(device)
+    return model.to(choose_device(str(device)))
 
 
 def trained_shape(weights: Path) -> tuple[int, ...] | None:

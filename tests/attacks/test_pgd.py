@@ -64,7 +64,8 @@ def test_the_best_point_costs_one_gradient_more(curved, loss, ranking: int) -> N
 
     class Counted(nn.Module):
         def forward(self, x):
-            calls.append(torch.is_grad_enabled())
+            if len(x) > 1:  # the checks run one example
+                calls.append(torch.is_grad_enabled())
             return curved(x)
 
     attack = PGDAttack(Counted(), 0.1, 0.02, 5, restarts=2, loss=loss, best=True)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from robattr._form import check_fields
 from robattr.attacks import per_example_rng
-from robattr.errors import InvalidInput
+from robattr.errors import InvalidInput, brief
 from robattr.formula.ascent import APGD, PGD, Ascent, Best, grad_and_value, last_iterate
+from robattr.formula.checks import check_batch, check_model
 from robattr.formula.neighbourhoods import LinfBall, check_bounds
 from robattr.formula.network import Model, bind, second_order
 from robattr.formula.scalars import Scalar, cross_entropy, margin
@@ -36,6 +39,13 @@ class PGDAttack:
     adaptive: bool = False
     best: bool = False
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not callable(self.loss) or isinstance(self.loss, nn.Module | type):
+            raise InvalidInput(
+                f"expected a loss (model, x, y) -> (B,), such as robattr.cross_entropy, got {brief(self.loss)}"
+            )
 
     def __call__(self, x: Tensor, y: Tensor, *, ids: Sequence[int] | None = None) -> Tensor:
         check_attack(self, x, y, ids)
@@ -75,17 +85,18 @@ class PGDAttack:
         return torch.where(wrong, 1.0, -1.0) + loss.atan() / 2
 
 
+LEAST = {"alpha": 0, "steps": 1, "restarts": 1, "seed": 0, "k": 1, "every": 1, "window": 1, "frames": 0}
+
+
 def check_attack(attack: Any, x: Tensor, y: Tensor, ids: Sequence[int] | None) -> None:
-    """Reject an empty batch, labels or ids of another length, and settings that cannot attack."""
-    if not len(x):
-        raise InvalidInput("expected at least one example to attack, got none")
-    for name, each in (("labels", y), ("ids", ids)):
-        if each is not None and len(each) != len(x):
-            raise InvalidInput(f"expected {len(x)} {name}, one per example, got {len(each)}")
-    for name, least in (("alpha", 0), ("steps", 1), ("restarts", 1), ("seed", 0)):
-        value = getattr(attack, name)
-        if not value >= least:
+    """Refuse examples that the model does not take, ids of another number, and settings that cannot attack."""
+    check_model(attack.model)
+    check_batch(attack.model, x, y, finite=False)  # an example with NaN has no score, and the others have theirs
+    if y.is_floating_point():
+        raise InvalidInput(f"expected integer class labels y, got {y.dtype}: use y.long()")
+    if ids is not None and not (len(ids) == len(x) and all(isinstance(i, Integral) and i >= 0 for i in ids)):
+        raise InvalidInput(f"expected {len(x)} ids, one per example, whole numbers of at least 0, got {brief(ids)}")
+    for name, least in LEAST.items():
+        if not (value := getattr(attack, name, least)) >= least:
             raise InvalidInput(f"expected {name} of at least {least}, got {value}")
-        if name != "alpha" and not isinstance(value, int):
-            raise InvalidInput(f"expected {name} to be a whole number, got {value!r}")
     check_bounds(x, attack.bounds)

@@ -25,9 +25,9 @@ from robattr.auditing.wrapped_model import logits, unwrap
 from robattr.data import Dataset, Split
 from robattr.data.image_folder import image_files
 from robattr.data.tensors import checked_labels, gathered, partition
-from robattr.errors import DataError, InvalidInput, nearest
+from robattr.errors import DataError, InvalidInput, brief, nearest
 from robattr.evaluation.checks import forward
-from robattr.formula.neighbourhoods import check_bounds
+from robattr.formula.neighbourhoods import check_bounds, check_range
 
 Data: TypeAlias = str | Path | Dataset | tuple[Any, Any] | Iterable[Any]
 """A folder of class folders, a dataset's name, a `Dataset`, a pair (x, y), or a torch dataset of such pairs."""
@@ -63,8 +63,11 @@ def as_dataset(
 
     Images that cannot be read are skipped and listed in `skipped`, relative to the folder.
     """
-    if not (isinstance(bounds, tuple | list) and len(bounds) == 2 and -inf < bounds[0] < bounds[1] < inf):
+    check_range(bounds)
+    if not -inf < bounds[0] < bounds[1] < inf:
         raise InvalidInput(f"expected finite bounds (low, high) with low < high, such as (0, 255), got {bounds!r}")
+    if classes is not None and not (isinstance(classes, list | tuple) and all(isinstance(n, str) for n in classes)):
+        raise InvalidInput(f"expected a list of names as classes, one for each output, got {brief(classes)}")
     if data is None:
         raise InvalidInput("expected data: a folder of class folders, a dataset, or a pair (x, y), got None")
     folder = isinstance(data, str | Path) and data not in datasets.names()

@@ -22,11 +22,12 @@ from robattr.auditing.record import Settings
 from robattr.auditing.wrapped_model import Preprocessing, WrappedModel, wrap
 from robattr.engine import precision
 from robattr.engine.processes import choose_device
-from robattr.errors import InvalidInput, RobattrError
+from robattr.errors import InvalidInput, RobattrError, brief
 from robattr.evaluation.checks import Check, ModelProbe, examine, forward
 from robattr.evaluation.cost import seconds_per_pass
 from robattr.evaluation.protocol import Protocol, scaled
 from robattr.formula.ascent import grad_and_value
+from robattr.formula.neighbourhoods import check_range
 from robattr.formula.network import bind, gradient, second_order
 from robattr.formula.scalars import logit
 from robattr.models.smooth import TWINS, smooth
@@ -71,6 +72,8 @@ def doctor(
     A failed check is what `evaluate`, `audit` and `harden` would raise. A `Dataset` has its own bounds. `plan` is the
     training step whose memory and time are estimated.
     """
+    if plan is not None and not isinstance(plan, Plan):
+        raise InvalidInput(f"expected a plan such as robattr.auditing.Plan(m=10), got {brief(plan)}")
     place = choose_device(device)
     try:
         wrapped, notes = wrap(model, preprocessing=preprocessing, device=place)
@@ -115,6 +118,9 @@ def _examples(
         check_names(classes, model, given)
         x, y, _ = draw(given, EXAMPLES)
         return x, y, Settings().base(given)
+    if shape is not None and not (isinstance(shape, Sequence) and all(type(n) is int and n > 0 for n in shape)):
+        raise InvalidInput(f"expected a shape of positive whole numbers, such as (3, 224, 224), got {brief(shape)}")
+    check_range(bounds)
     low, high = bounds
     for candidate in [tuple(shape)] if shape is not None else _shapes(model, channels or input_channels(model), size):
         noise = torch.rand((4, *candidate), generator=torch.Generator().manual_seed(0))
