@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from audit_fixtures import folder
 from robattr import data, load_model, models, recipes
 from robattr._progress import silent
+from robattr.auditing.as_dataset import as_dataset
 from robattr.cli import app
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import protocol
@@ -52,6 +53,20 @@ def test_a_run_directory_and_its_weights_file_open_alike(trained: Path) -> None:
     x, _, _ = whole.data.examples("test")
     assert torch.equal(whole.model(x), file.model(x))
     assert torch.equal(whole.model(x), load_model(trained)(x))
+
+
+def test_images_have_the_size_of_the_training(trained: Path, tmp_path: Path) -> None:
+    """Those of a folder, which the command trains at 64×64, and of a dataset given in Python; files are 8×8."""
+    images = tmp_path / "pets"
+    grey = train(
+        replace(RUN, dataset=str(images)), tmp_path / "grey", dataset=data.from_folder(images, size=12, channels=1),
+        device="cpu",
+    ).path  # fmt: skip
+    for path, shape in ((trained, (3, 64, 64)), (trained / "model.safetensors", (3, 64, 64)), (grey, (1, 12, 12))):
+        assert as_dataset(images, model=load_model(path)).shape == shape
+        assert open_run(path).data.shape == shape
+    assert as_dataset(images, model=load_model(trained), size=9).shape == (3, 9, 9)
+    assert as_dataset(images, model=models.small_cnn(channels=3)).shape == (3, 8, 8)
 
 
 @pytest.mark.usefixtures("quick")
@@ -187,7 +202,7 @@ def test_a_weights_file_without_a_dataset(tmp_path: Path) -> None:
 
 def test_the_zoo_names_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
     mini = data.load("fashion-mini")
-    monkeypatch.setattr("robattr.runs.load_dataset", lambda run, data_dir: mini)
+    monkeypatch.setattr("robattr.runs.load_dataset", lambda run, *_: mini)
     assert set(zoo.entries()) <= set(recipes.names())
     for name in zoo.entries():
         config = open_run(name).config

@@ -12,9 +12,13 @@ import json
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
+from functools import cache
 from reprlib import repr as short
-from types import NoneType
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_type_hints
+
+from robattr.errors import InvalidInput, brief
 
 LARGEST = 2.0**1000
 DEEPEST = 100  # dots in a key of TOML, whose reader takes half a minute for 30,000
@@ -155,3 +159,28 @@ def _expected(kinds: tuple[Any, ...], value: Any) -> str:
     outer = [type(kind) if isinstance(kind, list | dict) else kind for kind in kinds]
     expected = " or ".join(dict.fromkeys("nothing" if kind is None else WORDS[kind] for kind in outer))
     return f": expected {expected}, got {short(value)}"
+
+
+def check_fields(value: Any) -> None:
+    """Refuse a dataclass whose fields of numbers, text or flags have values of another type.
+
+    Scalars of NumPy and torch become those of Python, which JSON and random generators take.
+    """
+    kind: type = type(value)
+    for name, kinds in _plain_fields(kind).items():
+        found = getattr(value, name)
+        if getattr(found, "ndim", None) == 0:
+            found = found.item()
+            object.__setattr__(value, name, found)
+        allowed = (*kinds, int) if float in kinds else kinds
+        if not isinstance(found, allowed) or (isinstance(found, bool) and bool not in kinds):
+            expected = " or ".join("None" if kind is NoneType else WORDS[kind] for kind in kinds)
+            raise InvalidInput(f"expected {name} to be {expected}, got {brief(found)}")
+
+
+@cache
+def _plain_fields(kind: type) -> dict[str, tuple[type, ...]]:
+    """The types that each field may have, of the fields with plain types alone."""
+    hints = get_type_hints(kind)
+    each = {f.name: get_args(hint) if isinstance(hint := hints[f.name], UnionType) else (hint,) for f in fields(kind)}
+    return {name: kinds for name, kinds in each.items() if all(one in (*WORDS, NoneType) for one in kinds)}

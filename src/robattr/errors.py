@@ -57,12 +57,12 @@ def shape_of(value: object) -> str:
 MOST = 60  # names in an error
 
 
-def nearest(name: str, options: Iterable[str]) -> str:
+def nearest(name: object, options: Iterable[str]) -> str:
     """A closing phrase for an error about an unknown `name`: the nearest valid ones, else all of them.
 
     Of names with a slash, such as mnist/natural, those of the folder `name`.
     """
-    known = sorted(set(options))
+    name, known = str(name), sorted(set(options))
     inside = [option for option in known if option.startswith(f"{name}/")]
     close = get_close_matches(name, known, n=3, cutoff=0.5)
     if close and not inside:

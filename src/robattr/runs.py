@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from robattr import models, recipes
-from robattr._form import parse_json
+from robattr._form import check_form, parse_json
 from robattr._progress import Progress
 from robattr.attacks import integrated_gradients
 from robattr.data import Dataset
@@ -83,7 +83,7 @@ def open_run(
         config = _stored_config(weights)
     if config and directory.config.is_file() and ":" in config.model:
         trusted(config.model, of=directory.config, trust=trust, remedy=_remedy(config.model, directory))
-    data = _data(config, dataset, data_dir, of=reference)
+    data = _data(config, dataset, data_dir, trained_shape(weights), of=reference)
     if config and directory.config.is_file() and (":" in config.model or SPEC not in models.read_metadata(weights)):
         model = models.load_weights(build_model(config, data), weights)
     else:
@@ -95,12 +95,19 @@ def _remedy(model: str, directory: RunDirectory) -> str:
     return f"name it yourself (robattr audit {model} --weights {directory.weights})"
 
 
-def _data(config: TrainConfig | None, dataset: str | None, data_dir: str | Path | None, *, of: str | Path) -> Dataset:
+def _data(
+    config: TrainConfig | None,
+    dataset: str | None,
+    data_dir: str | Path | None,
+    shape: tuple[int, ...] | None,
+    *,
+    of: str | Path,
+) -> Dataset:
     if config and dataset in (None, config.dataset):
-        return load_dataset(config, data_dir)
+        return load_dataset(config, data_dir, shape)
     if not dataset:
         raise InvalidInput(f"{of} does not name the dataset it was trained on: add --data")
-    return load_dataset(TrainConfig(dataset=dataset), data_dir)
+    return load_dataset(TrainConfig(dataset=dataset), data_dir, shape)
 
 
 def load_model(reference: str | Path, *, device: torch.device | str = "cpu", trust: bool = False) -> nn.Module:
@@ -111,11 +118,27 @@ def load_model(reference: str | Path, *, device: torch.device | str = "cpu", tru
     config of a run directory names is imported only with `trust`.
     """
     directory = RunDirectory(Path(reference).expanduser())
+    weights = directory.weights
     if directory.config.is_file() and ":" in (name := str(read_config(directory).get("model", ""))):
         trusted(name, of=directory.config, trust=trust, remedy=_remedy(name, directory))
         with torch.random.fork_rng(devices=[]):
-            return models.load_weights(models.from_factory(name), directory.weights).to(device)
-    return models.read_model(_locate(reference)).to(device)
+            model = models.load_weights(models.from_factory(name), weights)
+    else:
+        weights = _locate(reference)
+        model = models.read_model(weights)
+    # Not by nn.Module.__setattr__, like a spec: `audit` resizes a folder's images to it.
+    object.__setattr__(model, "trained_shape", trained_shape(weights))
+    return model.to(choose_device(str(device)))
+
+
+def trained_shape(weights: Path) -> tuple[int, ...] | None:
+    """(C, H, W) of the square images that the weights were trained on; None where the file does not say."""
+    with suppress(KeyError, ValueError):
+        found = parse_json(models.read_metadata(weights)["shape"])
+        check_form(found, [int])
+        if len(found) == 3 and found[1] == found[2]:
+            return tuple(found)
+    return None
 
 
 def _locate(reference: str | Path) -> Path:

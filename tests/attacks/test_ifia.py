@@ -256,9 +256,9 @@ def test_an_attack_that_would_not_attack_is_refused(case, made, change, words) -
         replace(attack, **change)(x, y)
     with pytest.raises(InvalidInput, match="at least one example"):
         attack(x[:0], y[:0])
-    with pytest.raises(InvalidInput, match="labels, one per example, got 1"):
+    with pytest.raises(InvalidInput, match=r"labels of shape \(4,\), one per example, got \(1,\)"):
         attack(x, y[:1])
-    with pytest.raises(InvalidInput, match="ids, one per example, got 1"):
+    with pytest.raises(InvalidInput, match="expected 4 ids, one per example"):
         attack(x, y, ids=[7])
     with pytest.raises(InvalidInput, match=r"within the bounds \(0, 1\)"):
         attack(255 * x, y)

@@ -58,6 +58,22 @@ def test_more_restarts_and_keeping_the_best_never_weaken_it(curved) -> None:
         assert (after > before + 1e-9).any()
 
 
+@pytest.mark.parametrize(("loss", "ranking"), [(cross_entropy, 2), (margin, 1)])
+def test_the_best_point_costs_one_gradient_more(curved, loss, ranking: int) -> None:
+    calls: list[bool] = []
+
+    class Counted(nn.Module):
+        def forward(self, x):
+            if len(x) > 1:  # the checks run one example
+                calls.append(torch.is_grad_enabled())
+            return curved(x)
+
+    attack = PGDAttack(Counted(), 0.1, 0.02, 5, restarts=2, loss=loss, best=True)
+    attack(X, curved(X).argmax(dim=1))
+    assert (calls.count(True), calls.count(False)) == (2 * (5 + 1), 2 * ranking)
+    assert attack.cost == 2 * calls.count(True) + calls.count(False)
+
+
 def test_examples_carry_their_own_randomness(curved) -> None:
     y = curved(X).argmax(dim=1)
     attack = PGDAttack(curved, 0.1, 0.02, 3, seed=4)

@@ -202,6 +202,19 @@ def test_hostile_names_stay_text(plain: nn.Module, tmp_path) -> None:
     assert json.loads((tmp_path / "audit" / "config.json").read_text())["name"] == evil[2]
 
 
+@pytest.mark.parametrize("names", [("low", "middle", "top", "one more"), ("low", "top")])
+@pytest.mark.parametrize("call", [robattr.audit, robattr.harden, robattr.doctor])
+def test_class_names_are_one_for_each_output(call, names: tuple[str, ...], tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    top = folder(tmp_path / "images", ("low", "top"), each=12)
+    message = f"expected 3 class names, one for each output of the model in order, got {len(names)}"
+    if call is robattr.doctor:
+        assert message in str(call(Plain(3), top, classes=names, device="cpu"))
+        return
+    with pytest.raises(InvalidInput, match=message):
+        call(Plain(3), top, classes=names, device="cpu")
+
+
 def test_a_folder_keeps_its_class_names(tmp_path) -> None:
     top = folder(tmp_path / "images", ("low", "middle", "top"), each=4)
     net = taught(Plain(3), *bars(60, channels=3))

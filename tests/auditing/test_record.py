@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from robattr.auditing.as_dataset import as_dataset
 from robattr.auditing.record import Settings, parse_maps
 from robattr.engine.files import locked
 from robattr.errors import CheckpointError, InvalidInput
+from robattr.evaluation import for_dataset
+from robattr.evaluation.records import read_settings
+from robattr.evaluation.resume_checks import digest_of_weights
 from robattr.reporting.html import write_page
 
 QUICK = {"steps": 1, "points": 2, "examples": 6, "device": "cpu", "eps": 8 / 255, "protocol": "paper"}
@@ -98,6 +102,28 @@ def test_iterations_are_those_of_the_attack_on_explanations() -> None:
     few, many = (Settings(steps=steps).base(data) for steps in (2, 50))
     assert (few.steps, many.steps) == (2, 50)
     assert few.pgd_steps == many.pgd_steps == 40
+
+
+@pytest.mark.parametrize("eps", [None, 0.1, 0.05])
+def test_a_dataset_of_the_paper_has_the_settings_of_an_evaluation(eps: float | None) -> None:
+    data = robattr.data.load("fashion-mini")
+    evaluated = for_dataset(data) if eps is None else for_dataset(data).with_eps(eps)
+    assert Settings(eps=eps).base(data) == replace(evaluated, name="paper")
+
+
+def test_the_digest_of_weights_is_that_of_an_evaluation(plain: nn.Module, tmp_path: Path) -> None:
+    """Not of the wrappers: an audit names every weight module.…, DataParallel once more."""
+    x, y = bars(6)
+    for net, name in ((plain, "audit"), (nn.DataParallel(plain), "parallel")):
+        robattr.audit(net, (x, y), out=tmp_path / f"{name}.html", maps="sg", **{**QUICK, "examples": None})
+    robattr.evaluate(
+        plain, x, y, protocol=Settings(eps=8 / 255, steps=1, points=2).base(as_dataset((x, y))), map=simple_gradient(),
+        out=tmp_path / "plain" / "records",
+    )  # fmt: skip
+    files = [tmp_path / name / "records" / "paper-sg.jsonl" for name in ("plain", "audit", "parallel")]
+    digests = [read_settings(file)["weights"] for file in files]
+    assert digests == [digest_of_weights(plain)] * 3
+    assert digest_of_weights(nn.Sequential(plain)) != digests[0]  # other names are another network
 
 
 def test_a_folder_of_something_else_is_not_used(plain: nn.Module, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 from audit_fixtures import factory, folder
 from robattr.certificates import Challenge
-from robattr.cli import app
+from robattr.cli import app, certify
 from robattr.models import save_model
 
 SMALL = ("--examples", "6", "--samples", "20", "--sigma", "0.1", "--alpha", "0.1", "--device", "cpu", "--maps", "sg")
@@ -98,8 +99,22 @@ def test_mistyped_options(place: Path, words: tuple[str, str], said: str) -> Non
     assert said in str(found.exception)
 
 
+def test_class_names_are_one_for_each_output(place: Path) -> None:
+    (place / "names.txt").write_text("a\nb\nc\nd\n")
+    found = run("audit_fixtures:factory", "--data", "images", "--classes", "names.txt", *SMALL)
+    assert "expected 3 class names, one for each output of the model in order, got 4" in str(found.exception)
+
+
 def test_interval_bounds_are_shown_beside_an_attack(place: Path) -> None:
     said = run("audit_fixtures:factory", "--data", "images", "--interval", "1/255", "--examples", "6")
     assert said.exit_code == 0, said.output
     for words in ("accuracy", "certified: no x' in the ball", "an attack reaches", "Half of the bounds are at most"):
         assert words in said.output
+
+
+def test_options_that_interval_bounds_do_not_use_are_refused(place: Path) -> None:
+    interval = ("audit_fixtures:factory", "--data", "images", "--interval", "1/255")
+    found = run(*interval, "--sigma", "0.1", "--samples", "1000", "--attack", "-o", "elsewhere", "--seed", "1")
+    assert "got --sigma, --samples, --attack, --out: leave them out" in str(found.exception)
+    signature = inspect.signature(certify.certify)
+    assert set(certify.SMOOTHED) < set(signature.parameters)

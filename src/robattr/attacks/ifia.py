@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from robattr._form import check_fields
 from robattr.attacks import passes, per_example_rng
 from robattr.attacks.losses import GRADIENT_FREE, check_kind
 from robattr.attacks.maps import AttributionMap, constant_along_ray, integrated_gradients
@@ -20,7 +21,7 @@ from robattr.attacks.pgd import check_attack
 from robattr.attacks.result import AttackResult, Iterate, Measure, Rows, collect, joined, padded, repeated, where
 from robattr.attacks.walk import Walk
 from robattr.engine.batch_size import rows_that_fit
-from robattr.errors import InvalidInput
+from robattr.errors import InvalidInput, brief
 from robattr.formula.ascent import APGD, PGD, Annealed, Ascent, RandomSearch, RandomSigns, geometric
 from robattr.formula.change import Change
 from robattr.formula.neighbourhoods import LinfBall
@@ -97,6 +98,13 @@ class IFIA:
     frames: int = 0
     batch: int | None = None
     directions: str | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name, kind in (("model", nn.Module), ("source", nn.Module), ("map", AttributionMap)):
+            value = getattr(self, name)
+            if not isinstance(value, kind) and (name != "source" or value is not None):
+                raise InvalidInput(f"expected {name} to be a {kind.__name__}, got {brief(value)}")
 
     def __call__(
         self, x: Tensor, y: Tensor, *, ids: Sequence[int] | None = None, clean: Tensor | None = None

@@ -68,9 +68,9 @@ IMAGES_ONLY = ("mass_center", "frame", "corners")
 
 
 def check_kind(kind: object) -> None:
-    """Reject an unknown name of a loss."""
+    """Reject what is neither a name of a loss nor a change."""
     known = (*LOSSES, "score")
-    if isinstance(kind, str) and kind not in known:
+    if kind not in known if isinstance(kind, str) else not callable(kind) or isinstance(kind, type):
         raise InvalidInput(f"unknown kind of attribution attack {kind!r}: {nearest(kind, known)}")
 
 

@@ -17,6 +17,7 @@ from robattr.engine.batch_size import rows_that_fit
 from robattr.engine.traced_graph import constant
 from robattr.errors import InvalidInput, nearest
 from robattr.formula.attribution import IG
+from robattr.formula.checks import checked
 from robattr.formula.network import Bound, Model, bind, gradient, second_order
 from robattr.formula.quadrature import Rule, midpoint, right
 from robattr.formula.scalars import logit
@@ -87,8 +88,8 @@ class AttributionMap:
     def __call__(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
         if not isinstance(model, nn.Module):
             return magnitude(self.of(model, x, y))
-        with second_order(model):  # train mode would update batch statistics and mix the examples
-            return magnitude(self.of(bind(model), x, y))
+        with checked(model, x, x, y) as net:  # in eval mode: train mode would mix the examples
+            return magnitude(self.of(net, x, y))
 
 
 def _gradient(model: Model, x: Tensor, y: Tensor) -> Tensor:

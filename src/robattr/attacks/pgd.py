@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from robattr._form import check_fields
 from robattr.attacks import per_example_rng
-from robattr.errors import InvalidInput
-from robattr.formula.ascent import APGD, PGD, Ascent, grad_and_value
+from robattr.errors import InvalidInput, brief
+from robattr.formula.ascent import APGD, PGD, Ascent, Best, grad_and_value, last_iterate
+from robattr.formula.checks import check_batch, check_model
 from robattr.formula.neighbourhoods import LinfBall, check_bounds
 from robattr.formula.network import Model, bind, second_order
 from robattr.formula.scalars import Scalar, cross_entropy, margin
@@ -37,6 +40,13 @@ class PGDAttack:
     best: bool = False
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not callable(self.loss) or isinstance(self.loss, nn.Module | type):
+            raise InvalidInput(
+                f"expected a loss (model, x, y) -> (B,), such as robattr.cross_entropy, got {brief(self.loss)}"
+            )
+
     def __call__(self, x: Tensor, y: Tensor, *, ids: Sequence[int] | None = None) -> Tensor:
         check_attack(self, x, y, ids)
         x = x.detach()
@@ -55,8 +65,7 @@ class PGDAttack:
     @property
     def cost(self) -> int:
         """Forward or backward passes of the network for one example."""
-        ranked = self.steps + 1 if self.best else 1
-        return self.restarts * (2 * self.steps + ranked * (1 if self.loss is margin else 2))
+        return self.restarts * (2 * (self.steps + self.best) + (1 if self.loss is margin else 2))
 
     def _candidates(self, net: Model, x: Tensor, y: Tensor, rows: Sequence[per_example_rng.Row]) -> Iterator[Tensor]:
         within = LinfBall(self.eps, self.bounds)
@@ -64,12 +73,8 @@ class PGDAttack:
         grad = grad_and_value(lambda z: self.loss(net, z, y))
         for restart in range(self.restarts):
             rand = per_example_rng.rand_like(rows, self.seed, restart)
-            last = within.start(x, rand)
-            for z in ascent.iterates(grad, x, within, start=last, rand=rand):
-                if self.best:
-                    yield z
-                last = z
-            yield last
+            start = within.start(x, rand)
+            yield last_iterate(Best(ascent) if self.best else ascent, grad, x, within, start=start, rand=rand)
 
     def _rank(self, net: Model, z: Tensor, y: Tensor) -> Tensor:
         """A number that is larger for misclassified points, and increases with the loss among equals."""
@@ -80,17 +85,18 @@ class PGDAttack:
         return torch.where(wrong, 1.0, -1.0) + loss.atan() / 2
 
 
+LEAST = {"alpha": 0, "steps": 1, "restarts": 1, "seed": 0, "k": 1, "every": 1, "window": 1, "frames": 0}
+
+
 def check_attack(attack: Any, x: Tensor, y: Tensor, ids: Sequence[int] | None) -> None:
-    """Reject an empty batch, labels or ids of another length, and settings that cannot attack."""
-    if not len(x):
-        raise InvalidInput("expected at least one example to attack, got none")
-    for name, each in (("labels", y), ("ids", ids)):
-        if each is not None and len(each) != len(x):
-            raise InvalidInput(f"expected {len(x)} {name}, one per example, got {len(each)}")
-    for name, least in (("alpha", 0), ("steps", 1), ("restarts", 1), ("seed", 0)):
-        value = getattr(attack, name)
-        if not value >= least:
+    """Refuse examples that the model does not take, ids of another number, and settings that cannot attack."""
+    check_model(attack.model)
+    check_batch(attack.model, x, y, finite=False)  # an example with NaN has no score, and the others have theirs
+    if y.is_floating_point():
+        raise InvalidInput(f"expected integer class labels y, got {y.dtype}: use y.long()")
+    if ids is not None and not (len(ids) == len(x) and all(isinstance(i, Integral) and i >= 0 for i in ids)):
+        raise InvalidInput(f"expected {len(x)} ids, one per example, whole numbers of at least 0, got {brief(ids)}")
+    for name, least in LEAST.items():
+        if not (value := getattr(attack, name, least)) >= least:
             raise InvalidInput(f"expected {name} of at least {least}, got {value}")
-        if name != "alpha" and not isinstance(value, int):
-            raise InvalidInput(f"expected {name} to be a whole number, got {value!r}")
     check_bounds(x, attack.bounds)

@@ -21,11 +21,13 @@ from torch import Tensor, nn
 from robattr import data as datasets
 from robattr._extras import need
 from robattr._text import printable
+from robattr.auditing.wrapped_model import logits, unwrap
 from robattr.data import Dataset, Split
 from robattr.data.image_folder import image_files
 from robattr.data.tensors import checked_labels, gathered, partition
-from robattr.errors import DataError, InvalidInput, nearest
-from robattr.formula.neighbourhoods import check_bounds
+from robattr.errors import DataError, InvalidInput, brief, nearest
+from robattr.evaluation.checks import forward
+from robattr.formula.neighbourhoods import check_bounds, check_range
 
 Data: TypeAlias = str | Path | Dataset | tuple[Any, Any] | Iterable[Any]
 """A folder of class folders, a dataset's name, a `Dataset`, a pair (x, y), or a torch dataset of such pairs."""
@@ -50,7 +52,8 @@ def as_dataset(
     """Make a `Dataset` of the user's data.
 
     bounds     the range of the data; a `Dataset` has its own, and other bounds are refused
-    size       side to which a folder's images are resized; None: their own, if all are squares of one size
+    size       side to which a folder's images are resized; None: that on which a loaded `model` was trained, else
+               their own, if all are squares of one size
     channels   of a folder's images, 1 or 3; None: those of the first convolution of `model`
     classes    names of the model's outputs in order; the labels of a folder's classes are their places in it; None:
                the names of a Hugging Face `model`, if the class folders have them
@@ -60,8 +63,11 @@ def as_dataset(
 
     Images that cannot be read are skipped and listed in `skipped`, relative to the folder.
     """
-    if not (isinstance(bounds, tuple | list) and len(bounds) == 2 and -inf < bounds[0] < bounds[1] < inf):
+    check_range(bounds)
+    if not -inf < bounds[0] < bounds[1] < inf:
         raise InvalidInput(f"expected finite bounds (low, high) with low < high, such as (0, 255), got {bounds!r}")
+    if classes is not None and not (isinstance(classes, list | tuple) and all(isinstance(n, str) for n in classes)):
+        raise InvalidInput(f"expected a list of names as classes, one for each output, got {brief(classes)}")
     if data is None:
         raise InvalidInput("expected data: a folder of class folders, a dataset, or a pair (x, y), got None")
     folder = isinstance(data, str | Path) and data not in datasets.names()
@@ -82,7 +88,7 @@ def as_dataset(
         if not Path(data).expanduser().is_dir():
             known = nearest(str(data), datasets.names())
             raise DataError(f"{data} is neither a folder of class folders of images nor a dataset: {known}")
-        side = common_size(Path(data)) if size is None else size
+        side = trained_side(model) or common_size(Path(data)) if size is None else size
         with warnings.catch_warnings():  # skipped files are listed in `skipped`
             warnings.simplefilter("ignore")
             found = datasets.from_folder(
@@ -106,6 +112,23 @@ def as_dataset(
     return _from_tensors(x, y, bounds=bounds, classes=classes, held_out=held_out, seed=seed, checked=checked)
 
 
+def check_names(classes: Sequence[str] | None, model: nn.Module, data: Dataset) -> None:
+    """Refuse class names, where the user gives any, that are not one for each output of the model."""
+    if classes is None:
+        return
+    module = unwrap(model)[0]
+    x = data.pixels(next(split for split in (data.train, data.validation, data.test) if len(split)).images[:1])
+    try:
+        outputs = logits(forward(module, x.to(next(module.parameters(), x)))).shape[1]
+    except Exception:  # the model fails on x: `evaluation.checks` says so
+        return
+    if len(classes) != outputs:
+        raise InvalidInput(
+            f"expected {outputs} class names, one for each output of the model in order, got {len(classes)}: correct "
+            "classes (--classes)"
+        )
+
+
 def model_classes(model: nn.Module | None, data: Dataset) -> list[str] | None:
     """The class names of a Hugging Face model, if the class folders of `data` have these names."""
     table = getattr(getattr(model, "config", None), "id2label", None)
@@ -119,6 +142,12 @@ def input_channels(model: nn.Module | None) -> int:
     """1 if the first convolution has one input channel, else 3."""
     first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None) if model else None
     return 1 if first is not None and first.in_channels == 1 else 3
+
+
+def trained_side(model: nn.Module | None) -> int | None:
+    """The side of the images that a model of `load_model` was trained on."""
+    shape = getattr(model, "trained_shape", None)
+    return int(shape[-1]) if shape else None
 
 
 def common_size(folder: Path) -> int:

@@ -12,10 +12,11 @@ from torch import nn
 
 from robattr._progress import Watch, silent
 from robattr.attacks.maps import AttributionMap
-from robattr.auditing.as_dataset import Data, as_dataset
+from robattr.auditing.as_dataset import Data, as_dataset, check_names
 from robattr.auditing.record import ProtocolName, Settings, record
 from robattr.auditing.wrapped_model import Preprocessing, wrap
 from robattr.certificates import Smoothing
+from robattr.engine.files import as_path
 from robattr.engine.processes import join
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.formula.network import second_order
@@ -87,9 +88,11 @@ def audit(
         audited, notes = wrap(model, preprocessing=preprocessing, device=world.device)
         limit = None if examples is None else max(MAX_READ, 4 * examples)
         given = as_dataset(
-            data, model=model, bounds=bounds, size=size, channels=channels, classes=classes, limit=limit, seed=seed
-        )
-        folder = Path(scratch) if out is None else _folder(Path(out))
+            data, model=model, bounds=bounds, size=size, channels=channels, classes=classes, limit=limit,
+            seed=settings.seed,
+        )  # fmt: skip
+        check_names(classes, audited, given)
+        folder = Path(scratch) if out is None else _folder(as_path(out))
         called = name or type(model).__name__
         config = {"name": called, "method": "audit", "notes": notes, "skipped": list(given.skipped)}
         with second_order(audited):

@@ -17,10 +17,12 @@ from robattr.certificates import Certificates, Challenge, Examples, Smoothing, a
 from robattr.certificates import certify as run
 from robattr.certificates.attack import KINDS
 from robattr.certificates.run import attack_name, check_radii, seconds_per_copy, unrecorded
+from robattr.engine.files import as_path
 from robattr.engine.processes import join
 from robattr.errors import InvalidInput
-from robattr.evaluation.checks import forward
+from robattr.evaluation.checks import check_kinds, forward
 from robattr.evaluation.output_dir import OutputDir
+from robattr.formula.neighbourhoods import check_range
 
 RADIUS = 0.1  # of the range of the data
 SECOND_ORDER = 4  # a step of an attack through one copy, in units of a copy's map and logits
@@ -70,11 +72,14 @@ def certify(
 
     `certify(...).at(0.1)` gives the certificates of every example as arrays.
     """
+    check_kinds(x=x, **({} if y is None else {"y": y}))
+    check_range(bounds)
     width = bounds[1] - bounds[0]
     radius = RADIUS * width if radius is None else radius
     smoothing = Smoothing(SIGMA * width if sigma is None else sigma, samples, alpha, top, seed)
-    radii = [float(radius)] if isinstance(radius, int | float) else [float(each) for each in radius]
+    radii = list(radius) if isinstance(radius, Sequence) and not isinstance(radius, str) else [radius]
     check_radii(radii)
+    radii = [float(each) for each in radii]
     (chosen,) = parse_maps([map], points=points, bounds=bounds)
     how = attack if isinstance(attack, Challenge) else Challenge() if attack else None
     with join(device) as world:
@@ -85,7 +90,7 @@ def certify(
             y = torch.cat([forward(wrapped, part.to(world.device)).argmax(dim=1) for part in x.split(256)])
         names = list(range(len(x))) if ids is None else [int(i) for i in ids]
         examples = Examples(wrapped, chosen, x, y.long(), names, smoothing, bounds)
-        place = None if out is None else OutputDir(Path(out), world.rank, world.size, fresh=fresh)
+        place = None if out is None else OutputDir(as_path(out), world.rank, world.size, fresh=fresh)
         if announce is not None and world.leads:
             examples.check(differentiated=bool(attack))
             left = unrecorded(examples, chosen.name, place)

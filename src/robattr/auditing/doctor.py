@@ -15,18 +15,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from robattr._text import duration
 from robattr.attacks.maps import integrated_gradients
 from robattr.auditing.arithmetic import choose
-from robattr.auditing.as_dataset import Bounds, Data, as_dataset, draw, input_channels
+from robattr.auditing.as_dataset import Bounds, Data, as_dataset, check_names, draw, input_channels
 from robattr.auditing.audit import MAX_READ
 from robattr.auditing.cost import SHARE, Plan, audit_estimate, chunk_that_fits, memory, peak_bytes
 from robattr.auditing.record import Settings
 from robattr.auditing.wrapped_model import Preprocessing, WrappedModel, wrap
 from robattr.engine import precision
 from robattr.engine.processes import choose_device
-from robattr.errors import InvalidInput, RobattrError
+from robattr.errors import InvalidInput, RobattrError, brief
 from robattr.evaluation.checks import Check, ModelProbe, examine, forward
 from robattr.evaluation.cost import seconds_per_pass
 from robattr.evaluation.protocol import Protocol, scaled
 from robattr.formula.ascent import grad_and_value
+from robattr.formula.neighbourhoods import check_range
 from robattr.formula.network import bind, gradient, second_order
 from robattr.formula.scalars import logit
 from robattr.models.smooth import TWINS, smooth
@@ -71,6 +72,8 @@ def doctor(
     A failed check is what `evaluate`, `audit` and `harden` would raise. A `Dataset` has its own bounds. `plan` is the
     training step whose memory and time are estimated.
     """
+    if plan is not None and not isinstance(plan, Plan):
+        raise InvalidInput(f"expected a plan such as robattr.auditing.Plan(m=10), got {brief(plan)}")
     place = choose_device(device)
     try:
         wrapped, notes = wrap(model, preprocessing=preprocessing, device=place)
@@ -112,8 +115,12 @@ def _examples(
             data, model=model.module, bounds=bounds, size=size, channels=channels, classes=classes, limit=MAX_READ,
             checked=False,
         )  # fmt: skip
+        check_names(classes, model, given)
         x, y, _ = draw(given, EXAMPLES)
         return x, y, Settings().base(given)
+    if shape is not None and not (isinstance(shape, Sequence) and all(type(n) is int and n > 0 for n in shape)):
+        raise InvalidInput(f"expected a shape of positive whole numbers, such as (3, 224, 224), got {brief(shape)}")
+    check_range(bounds)
     low, high = bounds
     for candidate in [tuple(shape)] if shape is not None else _shapes(model, channels or input_channels(model), size):
         noise = torch.rand((4, *candidate), generator=torch.Generator().manual_seed(0))
@@ -228,7 +235,7 @@ def _costs(model: WrappedModel, p: ModelProbe, plan: Plan, protocol: Protocol) -
     chunk = chunk_that_fits(model, p.x, m=plan.m, batch=plan.batch) or plan.m
     remedy = f"harden then evaluates {chunk} nodes at a time (chunk={chunk}); or use a smaller batch"
     yield _finding("cost", peak > SHARE * available, said, remedy)
-    paper, both = audit_estimate(model, p.x, p.targets, protocol, examples=AUDITED)
+    paper, both = audit_estimate(model, p.x, p.targets, protocol, examples=AUDITED, per_pass=per_pass)
     said = f"{AUDITED} examples take about {duration(paper)} (paper) or {duration(both)} (both protocols)"
     remedy = "use a GPU, fewer examples, or --points 20 --iterations 20 for a first look"
     yield _finding("audit", paper >= LONG, said, remedy)

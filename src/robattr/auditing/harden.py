@@ -12,16 +12,17 @@ from torch import nn
 from robattr import recipes
 from robattr._progress import Watch, silent
 from robattr.attacks.maps import AttributionMap
-from robattr.auditing.as_dataset import Data, as_dataset, draw
+from robattr.auditing.as_dataset import Data, as_dataset, check_names, draw
 from robattr.auditing.cost import chunk_that_fits
 from robattr.auditing.record import Settings, check_examples, measure, record, with_precision
 from robattr.auditing.wrapped_model import BatchNorm, Preprocessing, WrappedModel, check_copy, unwrap, wrap
 from robattr.data import Dataset
 from robattr.engine import precision as arithmetic
-from robattr.engine.files import write_json
+from robattr.engine.files import as_path, write_json
 from robattr.engine.processes import join
-from robattr.errors import CheckpointError, InvalidInput
+from robattr.errors import CheckpointError, InvalidInput, brief
 from robattr.evaluation.summary import compare
+from robattr.formula.checks import check_whole
 from robattr.metrics.intervals import Comparison
 from robattr.reporting import audit_sections
 from robattr.reporting.audit_sections import Section
@@ -110,20 +111,25 @@ def harden(
     The weights are in hardened/model.safetensors: `robattr.models.load_weights(your_module, file)`. The preprocessing
     is not part of them; it is in hardened/preprocessing.json.
     """
-    place = Path(out)
+    place = as_path(out)
+    if not isinstance(changes, Mapping | None):
+        raise InvalidInput(f"expected changes=dict(weight=0.5, …), got {brief(changes)}")
+    check_whole("harden expects a whole number of steps", steps, least=1)
     if own := next((key for key in changes or () if key in ARGUMENTS), None):
         raise InvalidInput(f"{own} cannot be changed: use the argument `{ARGUMENTS[own]}`")
+    settings = Settings(eps, maps, "paper", examples, audit_steps, points, seed, precision=precision)
+    seed = settings.seed
     given = as_dataset(
         data, model=model, bounds=bounds, size=size, channels=channels, classes=classes, held_out=held_out, seed=seed
     )
     if not len(given.test):
         raise InvalidInput("there are no held-out examples for the audits: raise held_out, or add a test folder")
-    settings = Settings(eps, maps, "paper", examples, audit_steps, points, seed, precision=precision)
     asked = {**(changes or {}), **({} if chunk is None else {"chunk": chunk})}
     run = _run(objective, given, settings, steps=steps, batch=batch, lr=lr, seed=seed, changes=asked)
     with join(device) as world:
         tuned, notes = wrap(model, preprocessing=preprocessing, device=world.device, copy=True)
         check_state(tuned.module)
+        check_names(classes, tuned, given)
         with arithmetic("fp32", world.device.type):
             check_copy(model, tuned, given.pixels(given.train.images[:2]))
         few = given.pixels(given.train.images[:256]).to(world.device)

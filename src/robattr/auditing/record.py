@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
+from robattr._form import check_fields
 from robattr._progress import Watch
 from robattr.attacks.maps import AttributionMap, by_name, integrated_gradients, saliency
 from robattr.auditing.arithmetic import choose, choose_directions
@@ -24,7 +25,7 @@ from robattr.data import Dataset
 from robattr.engine import precision
 from robattr.engine.files import locked, write_json
 from robattr.engine.processes import World
-from robattr.errors import CheckpointError, InvalidInput, nearest
+from robattr.errors import CheckpointError, InvalidInput, brief, nearest
 from robattr.evaluation import protocol as protocols
 from robattr.evaluation.checks import ModelProbe, require
 from robattr.evaluation.output_dir import OutputDir
@@ -73,6 +74,7 @@ class Settings:
             raise InvalidInput(f"unknown precision {self.precision!r}: {nearest(self.precision, PRECISIONS)}")
         if self.eps is not None and not (isinstance(self.eps, Real) and self.eps > 0):
             raise InvalidInput(f"expected a number above 0 as eps, such as 8 / 255, got {self.eps!r}")
+        check_fields(self)
         if not 0 <= self.seed < 2**63:
             raise InvalidInput(f"expected a seed of at least 0, below 2**63, got {self.seed}")
         for name, most in (("examples", 2**63), ("steps", protocols.MOST_STEPS), ("points", MOST_NODES)):
@@ -80,10 +82,12 @@ class Settings:
                 raise InvalidInput(f"expected {name} of 1 to {most:,}, got {value}")
 
     def base(self, data: Dataset, *, values: int = 10) -> Protocol:
-        """The paper's protocol for these data, with maps of `values` values."""
-        made = protocols.scaled(data.name, pixels=values, bounds=data.bounds, eps=self.eps)
-        if self.eps is None and protocols.is_paper_dataset(data):
+        """The paper's protocol for these data, as in an evaluation; for other data, with maps of `values` values."""
+        if not protocols.is_paper_dataset(data):
+            made = protocols.scaled(data.name, pixels=values, bounds=data.bounds, eps=self.eps)
+        else:
             made = protocols.paper(data.name)
+            made = made if self.eps is None else replace(made.with_eps(self.eps), name=made.name)
         steps, points = self.steps or made.steps, self.points or made.N
         return replace(made, steps=steps, N=points, seed=self.seed)
 
@@ -109,6 +113,8 @@ def parse_maps(
     bounds: tuple[float, float] = (0.0, 1.0),
 ) -> list[AttributionMap]:
     """Maps from `"ig,captum:Saliency"`, a map, or a list of names and maps; `points` are those of IG's path."""
+    if not isinstance(wanted, str | Iterable) and not callable(wanted):
+        raise InvalidInput(f"expected maps by name, such as 'ig,sg', or a list of maps, got {brief(wanted)}")
     parts = wanted.split(",") if isinstance(wanted, str) else [wanted] if callable(wanted) else list(wanted)
     found = [p if isinstance(p, AttributionMap) else _named(p, points=points, bounds=bounds) for p in parts]
     for map in found:  # part of a file name

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from robattr._form import check_form, parse_json
-from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel, nearest
+from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel, brief, nearest
 from robattr.evaluation.checks import forward
 from robattr.formula.ranges import Interval
 from robattr.training.run_directory import RunDirectory
@@ -53,6 +53,8 @@ class Preprocessing:
         """The given value, or one made from `dict(mean=…, std=…)` as in Foolbox."""
         if given is None or isinstance(given, Preprocessing):
             return given
+        if not isinstance(given, Mapping):
+            raise InvalidInput(f"expected preprocessing=dict(mean=…, std=…), got {brief(given)}")
         if unknown := given.keys() - {"mean", "std", "axis"}:
             raise InvalidInput(f"unknown preprocessing {sorted(unknown)}: expected mean and std, per channel")
         if given.get("axis") not in (None, -3, 1):
@@ -257,4 +259,9 @@ def check_preprocessing(given: Mapping[str, Sequence[float]], weights: Path | No
 
 
 def _tuple(value: float | Sequence[float] | Tensor) -> tuple[float, ...]:
-    return tuple(torch.as_tensor(value, dtype=torch.float64).reshape(-1).tolist())
+    try:
+        return tuple(torch.as_tensor(value, dtype=torch.float64).reshape(-1).tolist())
+    except (TypeError, ValueError, RuntimeError) as cause:
+        raise InvalidInput(
+            f"expected numbers as mean and std, per channel or one for all, got {brief(value)}"
+        ) from cause

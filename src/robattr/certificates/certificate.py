@@ -12,6 +12,7 @@ b, f and u as in `smoothing.Tally`. What is certified at a radius follows from t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 
@@ -81,7 +82,7 @@ class Bounds:
 
     def at(self, radius: float) -> Certificate:
         """What holds within `radius` of each x."""
-        if not 0 <= radius < float("inf"):
+        if not (isinstance(radius, Real) and 0 <= radius < float("inf")):
             raise InvalidInput(f"expected a radius of at least 0, got {radius!r}")
         by = radius / self.sigma
         low, high = bounds.shifted(self.low, -by), bounds.shifted(self.high, by)

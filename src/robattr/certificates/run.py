@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def certify(
 def check_radii(radii: Sequence[float]) -> None:
     """Refuse radii within which there is nothing to certify."""
     for radius in radii:
-        if not 0 < radius < float("inf"):
+        if not (isinstance(radius, Real) and 0 < radius < float("inf")):
             raise InvalidInput(f"expected radii above 0, got {radius!r}")
 
 

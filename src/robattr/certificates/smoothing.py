@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from robattr._form import check_fields
 from robattr.attacks import per_example_rng
 from robattr.attacks.maps import AttributionMap, saliency
 from robattr.certificates.bounds import Floats, Ints
@@ -39,11 +40,12 @@ class Smoothing:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name, least, most in (("sigma", 0, inf), ("alpha", 0, 1), ("top", 0, 1)):
             if not least < (value := getattr(self, name)) < most:
                 raise InvalidInput(f"expected {name} above {least} and below {most}, got {value!r}")
         for name, least in (("samples", 10), ("seed", 0)):
-            if not isinstance(value := getattr(self, name), int) or value < least:
+            if (value := getattr(self, name)) < least:
                 raise InvalidInput(f"expected {name} to be a whole number of at least {least}, got {value!r}")
 
     @property

@@ -56,7 +56,9 @@ Eps = Annotated[
         help="Radius of the attack, in units of the bounds: 8/255 (default: the dataset's, else 8/255 of the range)."
     ),
 ]
-Size = Annotated[int | None, typer.Option(min=1, help="Side to which images are resized (default: their own).")]
+Size = Annotated[
+    int | None, typer.Option(min=1, help="Side to which images are resized (default: a run's, else their own).")
+]
 Channels = Annotated[int | None, typer.Option(min=1, help="1 or 3 (default: what the first convolution takes).")]
 Classes = Annotated[Path | None, typer.Option(help="A text file with the name of each output, one per line, in order.")]
 Maps = Annotated[

@@ -15,9 +15,13 @@ from robattr._text import duration, interval, number, numbers, printable
 from robattr.cli import audit as own_model
 from robattr.cli._options import DataDir, Device, Fresh, Trust, leads, typed_command
 from robattr.cli._tables import show_table, show_text
+from robattr.errors import InvalidInput
 
 if TYPE_CHECKING:
     from robattr.certificates import Examples
+
+SMOOTHED = ("maps", "sigma", "radius", "samples", "alpha", "top", "attack", "points", "out", "fresh", "device")
+"""The parameters that --interval, which bounds exact IG on the CPU and prints the result, does not use."""
 
 
 def register(app: typer.Typer) -> None:
@@ -26,6 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def certify(
+    context: typer.Context,
     model: own_model.Model,
     data: own_model.Data,
     maps: own_model.Maps = "ig",
@@ -72,20 +77,23 @@ def certify(
     It can be stopped at any moment: the same command continues. Another --radius costs nothing.
     """
     from robattr.auditing import certify as begin
-    from robattr.auditing.as_dataset import as_dataset, draw
+    from robattr.auditing.as_dataset import as_dataset, check_names, draw
     from robattr.auditing.record import parse_maps
     from robattr.auditing.wrapped_model import wrap
     from robattr.certificates import measure_intervals
 
+    if interval_eps is not None:
+        _check_unused(context)
     noise, box = None if sigma is None else number(sigma, "--sigma"), interval(bounds, "--bounds")
     radii, level = None if radius is None else numbers(radius, "--radius"), number(alpha, "--alpha")
     share, ball = number(top, "--top"), None if interval_eps is None else number(interval_eps, "--interval")
     net = own_model.open_model(model, weights, trust=trust)
+    names = own_model.class_names(classes)
     given = as_dataset(
         own_model.open_data(data, data_dir),
-        model=net, bounds=box, size=size, channels=channels, classes=own_model.class_names(classes),
-        limit=max(1000, 4 * examples), seed=seed,
+        model=net, bounds=box, size=size, channels=channels, classes=names, limit=max(1000, 4 * examples), seed=seed,
     )  # fmt: skip
+    check_names(names, net, given)
     x, y, ids = draw(given, examples, seed=seed)
     if ball is not None:
         wrapped, _ = wrap(net, preprocessing=own_model.preprocessing(mean, std, weights), device="cpu")
@@ -108,6 +116,16 @@ def certify(
             show(found.summary)
     if leads():
         typer.echo(printable(f"wrote {out}"))
+
+
+def _check_unused(context: typer.Context) -> None:
+    """Refuse the options of smoothed explanations beside --interval."""
+    options = {param.name: max(param.opts, key=len) for param in context.command.params}
+    sources = {name: context.get_parameter_source(name) for name in SMOOTHED}
+    if unused := [options[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"]:
+        raise InvalidInput(
+            f"expected --interval without the options of smoothed explanations, got {', '.join(unused)}: leave them out"
+        )
 
 
 def show_intervals(found: Mapping[str, list[float]], name: str) -> None:

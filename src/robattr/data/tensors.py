@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,9 @@ def from_dataset(
 
 def gathered(dataset: Iterable[Any]) -> tuple[Tensor, Tensor]:
     """The items (x, y) of a `torch.utils.data.Dataset` as two tensors."""
-    if isinstance(dataset, DataLoader | Mapping):
+    if isinstance(dataset, DataLoader | Mapping) or not (
+        isinstance(dataset, Iterable) or hasattr(dataset, "__getitem__")
+    ):
         got = type(dataset).__name__
         raise InvalidInput(
             f"expected a dataset of (image, label), got {got}: pass a loader's .dataset, or a pair (x, y)"
@@ -106,7 +109,8 @@ def gathered(dataset: Iterable[Any]) -> tuple[Tensor, Tensor]:
 
 def partition(labels: Tensor, *, validation: float, test: float, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Sorted indices of train, validation and test: the given shares of every class, rounded, drawn by the seed."""
-    if not (min(validation, test) >= 0 and validation + test < 1):  # also false for NaN
+    numbers = isinstance(validation, Real) and isinstance(test, Real)
+    if not (numbers and min(validation, test) >= 0 and validation + test < 1):  # also false for NaN
         raise InvalidInput(f"expected shares >= 0 with a sum below 1, got {validation} and {test}")
     random = torch.Generator().manual_seed(seed)
     parts: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from glob import escape
+from os import PathLike
 from pathlib import Path
 from typing import IO, Any
 
 from robattr._form import check_form, parse_json
-from robattr.errors import CheckpointError, NoLocks
+from robattr.errors import CheckpointError, InvalidInput, NoLocks, brief
 
 UNFINISHED = ".*.tmp"
 
@@ -94,6 +95,13 @@ def remove_unfinished(folder: Path, pattern: str = UNFINISHED) -> None:
                 with open(left, "rb") as file:
                     if _flock(file):
                         left.unlink()
+
+
+def as_path(out: Any) -> Path:
+    """The path of an output; refuses what is not one."""
+    if not isinstance(out, str | PathLike):
+        raise InvalidInput(f"expected a path as out, such as 'runs/mine', got {brief(out)}")
+    return Path(out)
 
 
 @dataclass(frozen=True)

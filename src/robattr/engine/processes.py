@@ -114,7 +114,7 @@ def choose_device(name: str, *, local_rank: int = 0, alone: bool = True) -> torc
     """`auto` is the GPU if there is one; among several processes of a machine, each takes its own."""
     try:
         device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise InvalidInput(f"unknown device {name!r}: expected auto, cpu, cuda, cuda:1 or mps") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InvalidInput(f"device {name!r} was asked for, but torch finds no CUDA GPU here: use --device cpu")

@@ -141,15 +141,19 @@ def check(
     require(ModelProbe(model, x, y, protocol.bounds), differentiated=differentiated)
 
 
-def check_kinds(model: object, x: object, y: object, protocol: object, map: object) -> None:
+KINDS: dict[str, tuple[type, str]] = {
+    "model": (nn.Module, "wrap the function in a module"),
+    "x": (Tensor, "use torch.as_tensor"),
+    "y": (Tensor, "use torch.as_tensor"),
+    "protocol": (Protocol, "paper('mnist'), or scaled(...) for your own data"),
+    "map": (AttributionMap, "integrated_gradients(100), or from_callable(f)"),
+}
+
+
+def check_kinds(**arguments: object) -> None:
     """Refuse arguments of the wrong type, such as a name instead of a value or an array instead of a tensor."""
-    for name, value, kind, remedy in (
-        ("model", model, nn.Module, "wrap the function in a module"),
-        ("x", x, Tensor, "use torch.as_tensor"),
-        ("y", y, Tensor, "use torch.as_tensor"),
-        ("protocol", protocol, Protocol, "paper('mnist'), or scaled(...) for your own data"),
-        ("map", map, AttributionMap, "integrated_gradients(100), or from_callable(f)"),
-    ):
+    for name, value in arguments.items():
+        kind, remedy = KINDS[name]
         if not isinstance(value, kind):
             raise InvalidInput(f"expected {name} to be a {kind.__name__}, got {type(value).__name__}: {remedy}")
 

@@ -47,11 +47,14 @@ def attack_passes(protocol: Protocol, attacks: Sequence[IFIA], *, images: bool) 
     return passes if protocol.strict else passes + noise_control(attacks[0]).cost
 
 
-def pace(attack: IFIA, x: Tensor, y: Tensor) -> float:
-    """Seconds of a second-order pass in an attack that is not compiled; on a GPU from its own gradients and maps."""
+def pace(attack: IFIA, x: Tensor, y: Tensor, *, known: float | None = None) -> float:
+    """Seconds of a second-order pass in an attack that is not compiled; on a GPU from its own gradients and maps.
+
+    Elsewhere it is `seconds_per_pass`; `known`, where that was measured before.
+    """
     if x.is_cuda:
         return Parts().whole(lambda: attack_pace(attack, x, y))
-    return seconds_per_pass(attack.source or attack.model, x, y)
+    return seconds_per_pass(attack.source or attack.model, x, y) if known is None else known
 
 
 def attack_pace(attack: IFIA, x: Tensor, y: Tensor) -> float:

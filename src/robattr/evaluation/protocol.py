@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from math import inf
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from robattr._form import check_fields
 from robattr.errors import InvalidInput, nearest
 
 if TYPE_CHECKING:
@@ -86,6 +88,9 @@ class Protocol:
     version: int = 1
     seed: int = 0
     window: int = 10
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def strict(self) -> bool:
@@ -239,8 +244,8 @@ def scaled(dataset: str, *, pixels: int, bounds: tuple[float, float], eps: float
 def check_radius(eps: float, bounds: tuple[float, float]) -> None:
     """Reject a radius that was most likely meant for another range of the data: 8 in [0, 1], 8/255 in [0, 255]."""
     low, high = bounds
-    if not eps > 0:
-        raise InvalidInput(f"eps must be above 0, got {eps}")
+    if not (isinstance(eps, Real) and eps > 0):
+        raise InvalidInput(f"eps must be a number above 0, got {eps!r}")
     span = high - low
     if span == 255 and eps < 0.1:
         raise InvalidInput(

@@ -19,6 +19,7 @@ from robattr.evaluation.example_set import ExampleSet
 from robattr.evaluation.records import Rows, read
 from robattr.evaluation.scores import PROBED
 from robattr.formula.network import second_order
+from robattr.models.weights_file import unwrapped
 
 PROBABILITY_TOLERANCE = 0.01  # other hardware may change a probability by this much
 CENTRE_TOLERANCE = 0.005  # and a mass centre, as a share of the side
@@ -61,9 +62,9 @@ def digest_of_weights(model: nn.Module) -> str:
 
 
 def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """The same digest, of a state dict or of a weights file."""
+    """The same digest, of a state dict or of a weights file; wrappers such as an audit's do not change it."""
     weights = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
+    for name, tensor in sorted(unwrapped(tensors)[-1].items()):
         weights.update(name.encode())
         weights.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return weights.hexdigest()[:16]

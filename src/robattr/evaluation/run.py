@@ -19,7 +19,7 @@ from robattr._version import __version__
 from robattr.attacks.maps import AttributionMap
 from robattr.engine import in_use
 from robattr.engine import precision as arithmetic
-from robattr.engine.files import write_atomically
+from robattr.engine.files import as_path, write_atomically
 from robattr.errors import CheckpointError
 from robattr.evaluation import gallery
 from robattr.evaluation.checks import check, check_kinds, check_source
@@ -87,8 +87,8 @@ def evaluate(
     shared     where `paper` leaves what its attack found, and `strict` on the same model, map and examples takes it
     """
     began = time.monotonic()
-    out = OutputDir(Path(out)) if isinstance(out, str | Path) else out
-    check_kinds(model, x, y, protocol, map)
+    out = out if isinstance(out, OutputDir | None) else OutputDir(as_path(out))
+    check_kinds(model=model, x=x, y=y, protocol=protocol, map=map)
     if map.complete:  # the settings record the points of this map, whatever the protocol's default
         protocol = replace(protocol, N=map.nodes)
     names = list(range(len(x))) if ids is None else [int(i) for i in ids]

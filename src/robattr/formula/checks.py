@@ -19,10 +19,9 @@ from robattr.formula.network import Bound, Model, bind, no_gradient, second_orde
 
 def check_model(model: Model) -> None:
     """Refuse models that cannot be differentiated twice."""
-    if not callable(model):
-        raise UnsupportedModel(
-            f"expected a model (an nn.Module or a callable returning logits), got {type(model).__name__}"
-        )
+    if not callable(model) or isinstance(model, type):
+        got = f"the class {model.__name__}: call it" if isinstance(model, type) else type(model).__name__
+        raise UnsupportedModel(f"expected a model (an nn.Module or a callable returning logits), got {got}")
     parts = dict(model.named_modules()) if isinstance(model, nn.Module) else {"": model}
     for name, part in parts.items():
         if _compiled(part):
@@ -81,15 +80,16 @@ def _compiled(part: object) -> bool:
     return hasattr(part, "_torchdynamo_orig_callable")
 
 
-def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor) -> int:
+def check_batch(model: Model, x: Tensor, y: Tensor, *others: Tensor, finite: bool = True) -> int:
     """Check x, y and every further point x' against the model; returns its number of classes.
 
-    Runs the model on one example, in eval mode and without a graph, to learn the shape of its output.
+    Refuses points that are not finite, unless told not to. Runs the model on one example, in eval mode and without a
+    graph, to learn the shape of its output.
     """
     if torch.is_inference_mode_enabled():
         raise no_gradient()
     for name, z in (("x", x), *(("x'", z) for z in others)):
-        _check_points(name, z)
+        _check_points(name, z, finite=finite)
         if z.shape != x.shape:
             raise InvalidInput(f"expected x and {name} of one shape, got {tuple(x.shape)} and {tuple(z.shape)}")
         _check_alike(f"x and {name}", x, z)
@@ -156,7 +156,8 @@ def check_whole(what: str, value: object, *, least: int) -> None:
 
 def check_number(what: str, value: object, *, positive: bool = False) -> None:
     """Refuse what is not a finite number ≥ 0, or > 0."""
-    if not isinstance(value, Real) or not isfinite(value) or value < 0 or (positive and value == 0):
+    number = isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+    if not number or value < 0 or (positive and value == 0):  # type: ignore[operator]
         raise InvalidInput(f"{what} {'>' if positive else '≥'} 0, got {value!r}")
 
 
@@ -201,7 +202,7 @@ def _check_stored(name: str, z: Tensor, *, remedy: str, buffer: bool = False) ->
         raise InvalidInput(f"{name} was made in inference mode, where autograd cannot save it: {remedy}")
 
 
-def _check_points(name: str, z: Tensor) -> None:
+def _check_points(name: str, z: Tensor, *, finite: bool) -> None:
     if not isinstance(z, Tensor) or not z.is_floating_point():
         got = f"a tensor of {z.dtype}" if isinstance(z, Tensor) else type(z).__name__
         raise InvalidInput(f"expected {name} to be a floating-point tensor, got {got}: use {name}.float()")
@@ -210,7 +211,7 @@ def _check_points(name: str, z: Tensor) -> None:
         raise InvalidInput(
             f"expected {name} of shape (B, ...) with at least one example, got {tuple(z.shape)}: add a batch dimension"
         )
-    if not torch.isfinite(z).all():
+    if finite and not torch.isfinite(z).all():
         bad = int((~torch.isfinite(z)).flatten(1).any(1).sum())
         raise InvalidInput(
             f"expected finite {name}, got NaN or infinite values in {bad} of {len(z)} examples: clean the data"

@@ -233,10 +233,18 @@ class Everywhere:
         return _clip(z, self.bounds)
 
 
+def check_range(bounds: object) -> None:
+    """Refuse bounds that are not two rising numbers."""
+    numbers = isinstance(bounds, tuple | list) and len(bounds) == 2 and all(isinstance(b, Real) for b in bounds)
+    if not (numbers and bounds[0] < bounds[1]):  # type: ignore[index]
+        raise InvalidInput(f"expected bounds (low, high) with low < high, such as (0, 255), got {bounds!r}")
+
+
 def check_bounds(x: Tensor, bounds: Bounds | None) -> None:
     """Refuse inputs outside the bounds, which clipping would change."""
     if bounds is None:
         return
+    check_range(bounds)
     low, high = bounds
     slack = 1e-5 * (high - low if isfinite(high - low) else 1.0)
     if x.min() < low - slack or x.max() > high + slack:
@@ -260,7 +268,7 @@ def _check(ball: LinfBall | LpBall | L1Ball | Box | Everywhere, radius: float) -
         return
     bounds = ball.bounds
     check_number("expected a finite radius ε", radius)
-    if bounds is not None and not (isinstance(bounds, tuple | list) and len(bounds) == 2 and bounds[0] < bounds[1]):
-        raise InvalidInput(f"expected bounds (low, high) with low < high, got {bounds!r}")
+    if bounds is not None:
+        check_range(bounds)
     if isinstance(bounds, list):  # as JSON has them; the engine keeps steps by their objective, which must hash
         object.__setattr__(ball, "bounds", tuple(bounds))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import torch
@@ -151,7 +152,7 @@ def smooth(model: nn.Module, beta: float = 1.0, *, relative: bool = False) -> Sm
         raise UnsupportedModel(f"expected a torch.nn.Module to smooth, got {type(model).__name__}: wrap it in one")
     if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
         raise UnsupportedModel("the activations of a TorchScript module cannot be replaced: pass the eager module")
-    if not 0 < beta < float("inf"):
+    if not (isinstance(beta, Real) and 0 < beta < float("inf")):
         raise InvalidInput(f"expected a finite softplus sharpness beta > 0, got {beta}")
     return Smooth(model, float(beta), relative=relative)
 

@@ -19,7 +19,7 @@ from robattr.models import zoo
 from robattr.models.architecture import Spec, build
 
 SPEC = "robattr.spec"  # the metadata key of the network's spec, in JSON
-PREFIXES = ("module.", "_orig_mod.")  # added to every name by DataParallel and torch.compile
+PREFIXES = ("module.", "_orig_mod.")  # added to every name by DataParallel and audits, and by torch.compile
 
 
 def save_model(model: nn.Module, path: str | Path, metadata: Mapping[str, str] | None = None) -> Path:
@@ -166,11 +166,15 @@ def _without_wrappers(tensors: dict[str, Tensor], module: nn.Module) -> dict[str
     A module may have a child called "module", so its own names may begin like those of a wrapped module.
     """
     wanted = module.state_dict().keys()
-    readings = [tensors]
-    while prefix := next((p for p in PREFIXES if tensors and all(name.startswith(p) for name in tensors)), None):
-        tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
-        readings.append(tensors)
-    return max(readings, key=lambda reading: len(wanted & reading.keys()))
+    return max(unwrapped(tensors), key=lambda reading: len(wanted & reading.keys()))
+
+
+def unwrapped(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """`tensors`, and then without each wrapper prefix that all their names have."""
+    found = [dict(tensors)]
+    while prefix := next((p for p in PREFIXES if found[-1] and all(name.startswith(p) for name in found[-1])), None):
+        found.append({name.removeprefix(prefix): value for name, value in found[-1].items()})
+    return found
 
 
 def _check(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from robattr._form import check_fields
 from robattr._text import LARGEST
 from robattr.errors import InvalidInput, nearest
 from robattr.formula.quadrature import MOST_NODES
@@ -84,6 +85,7 @@ class TrainConfig:
     wandb: bool = False  # Weights & Biases
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in CHOICES:
             check_choice(name, getattr(self, name))
         for name, minimum in MINIMUM.items():

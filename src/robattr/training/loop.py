@@ -16,8 +16,9 @@ from torch import nn
 
 from robattr.data import Batches, Dataset
 from robattr.engine import deterministic, layout
+from robattr.engine.files import as_path
 from robattr.engine.processes import join
-from robattr.errors import Diverged, InvalidInput
+from robattr.errors import Diverged, InvalidInput, brief
 from robattr.training import checkpoint
 from robattr.training.batchnorm import over_global_batch
 from robattr.training.config import Objective, TrainConfig
@@ -57,11 +58,14 @@ def train(
     uninterrupted one, on a CPU bit for bit.
     """
     if not isinstance(run, TrainConfig):
-        raise InvalidInput(f"expected a TrainConfig, such as recipes.get('mnist/ig-norm'), got {run!r}")
+        raise InvalidInput(f"expected a TrainConfig, such as recipes.get('mnist/ig-norm'), got {brief(run)}")
+    for name, value, kind in (("dataset", dataset, Dataset), ("model", model, nn.Module)):
+        if value is not None and not isinstance(value, kind):
+            raise InvalidInput(f"expected {name} to be a {kind.__name__}, got {brief(value)}: its name goes into `run`")
     run = run if objective is None else run.with_objective(objective)
     with (
         join(device) as world,
-        claim(Path(out), run, world=world, fresh=fresh) as here,
+        claim(as_path(out), run, world=world, fresh=fresh) as here,
         deterministic(run.deterministic),
         torch.random.fork_rng(devices=[world.device] if world.device.type == "cuda" else []),
     ):
@@ -122,7 +126,7 @@ def train(
         if finished:
             state.use_average()
             if world.leads:
-                save_weights(state.model, run, here)
+                save_weights(state.model, run, here, data)
         return Outcome(here.path, state.step, finished, stopped_by, val_accuracy)
 
 

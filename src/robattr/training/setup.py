@@ -73,12 +73,13 @@ def save(state: TrainState, run: TrainConfig, here: RunDirectory) -> bytes:
     return content
 
 
-def load_dataset(run: TrainConfig, data_dir: str | Path | None = None) -> Dataset:
-    """The dataset that `run` names: one of ours, or a folder of images."""
+def load_dataset(run: TrainConfig, data_dir: str | Path | None = None, shape: tuple[int, ...] | None = None) -> Dataset:
+    """The dataset that `run` names: one of ours, or a folder of images, which get the given shape (C, H, W)."""
     if run.dataset in datasets.names():
         found = datasets.load(run.dataset, data_dir)
     elif Path(run.dataset).expanduser().is_dir():
-        found = datasets.from_folder(run.dataset)
+        channels, size, _ = shape or (3, 64, 64)
+        found = datasets.from_folder(run.dataset, channels=channels, size=size)
     else:
         raise InvalidInput(
             f"{run.dataset!r} is neither a dataset nor a folder of class folders of images: "
@@ -159,8 +160,9 @@ def load_weights(model: nn.Module, ref: str) -> None:
     models.load_weights(model, path)
 
 
-def save_weights(model: nn.Module, run: TrainConfig, here: RunDirectory) -> None:
-    """Write the final weights to `model.safetensors`, with the configuration in its metadata."""
+def save_weights(model: nn.Module, run: TrainConfig, here: RunDirectory, data: Dataset) -> None:
+    """Write the final weights to `model.safetensors`, with the configuration and the shape of an input as metadata."""
     about = {"recipe": run.recipe, "dataset": run.dataset, "method": run.method, "seed": str(run.seed)}
     here.check_held()
-    models.save_model(model, here.weights, metadata={**about, "config": json.dumps(run.as_dict())})
+    about |= {"config": json.dumps(run.as_dict()), "shape": json.dumps(list(data.train.images.shape[1:]))}
+    models.save_model(model, here.weights, metadata=about)
