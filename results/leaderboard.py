@@ -43,8 +43,8 @@ the centre outwards explains the prediction better than the map. Brackets are 95
 are the wall-clock time of the training that made the weights, and of the search for its settings where the record has
 it. They include time in which it waited or shared the GPU with other work, and do not measure the cost of a method; a
 dash is a training that was not on one GPU. *Searched* is the setting that was chosen on validation images, with the
-values tried. Flags say why a row may be wrong. The [rules](leaderboard_rules.md) define the columns and say how to add a
-model; [one page](board.html) sorts and filters the same rows."""
+values tried. Flags say why a row may be wrong. The [rules](leaderboard_rules.md) define the columns and say how to add
+a model; [one page](board.html) sorts and filters the same rows."""
 
 
 @dataclass(frozen=True)

@@ -145,5 +145,5 @@ def test_maps_of_additive_net_are_sums_over_single_pixels_without_its_averages()
 
 @pytest.mark.parametrize("wrong", [{"threshold": 1.0}, {"threshold": -0.1}, {"width": 0.0}, {"size": 5}])
 def test_additive_net_refuses_settings_outside_its_formula(wrong: dict[str, float]) -> None:
-    with pytest.raises(InvalidInput, match="expected a threshold in|expected a width in|expected an even size"):
+    with pytest.raises(InvalidInput, match=r"expected a threshold in|expected a width in|expected an even size"):
         additive_net(**{"size": 4, **wrong})

@@ -139,7 +139,8 @@ class AdditiveNet(nn.Module):
 
 @architecture
 def additive_net(
-    classes: int = 10, *, channels: int = 1, size: int = 28, hidden: int = 256, threshold: float = 0.1, width: float = 0.08
+    classes: int = 10, *, channels: int = 1, size: int = 28, hidden: int = 256, threshold: float = 0.1,
+    width: float = 0.08,
 ) -> AdditiveNet:  # fmt: skip
     """A nearly additive network, whose maps an attack can hardly move: W·t(x), and a small network of 2×2 averages.
 
