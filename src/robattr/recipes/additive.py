@@ -1,7 +1,7 @@
-"""Maps that hold by the network's form: `fashion-mnist/stable`, `fashion-mini/stable`, trained by the loss alone.
+"""Maps that hold by the form of the network: `fashion-mnist/natural-additive`, `fashion-mini/natural-additive`.
 
 `additive_net` is nearly a sum of functions of single pixels, each constant where an attack of ε = 0.1 can move a pixel
-that is black or bright. docs/tried.md has what else was tried.
+that is black or bright. It is trained by the loss alone. docs/tried.md has what else was tried.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from robattr.training.config import TrainConfig
 BASES = {"fashion-mini": fashion_mini.natural(), "fashion-mnist": fashion_mnist.natural()}
 
 
-def stable(base: TrainConfig) -> TrainConfig:
+def natural_additive(base: TrainConfig) -> TrainConfig:
     """ℓ(x) on a network that is nearly additive in the pixels, whose maps an attack can hardly move."""
     steps = 1000 if base.dataset == "fashion-mini" else 8000
     return replace(
@@ -23,4 +23,4 @@ def stable(base: TrainConfig) -> TrainConfig:
     )  # fmt: skip
 
 
-METHODS = (stable,)
+METHODS = (natural_additive,)
