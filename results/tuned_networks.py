@@ -20,7 +20,8 @@ from robattr.reporting.tables import escape_markdown, folded, grid, markdown, ta
 INTRODUCTION = """\
 Other networks, trained in minutes: average pools on MNIST (`avgpool_cnn`), a tone curve and a slight blur on
 Fashion-MNIST (`blur_cnn`), wider ResNets on GTSRB and Flower (`wide_resnet`, `pooled_resnet`). Their recipes
-(`…-tuned`) differ from the paper's in steps and nodes, too; [what was tried](tried.md) says how they were chosen. Test
+(`…-tuned`) differ from the paper's in steps and nodes, too; [what was tried](tried.md) says how they were chosen. On
+Fashion-MNIST there is also a network that is nearly a sum over pixels (`additive_net`, `natural-additive`). Test
 images influenced two choices: ε of IG-NORM on Fashion-MNIST, and how long IG-NORM on GTSRB (first seed) was trained.
 
 Differences are paired, as above, under `paper` with IG maps: the range over the datasets that have both records."""
