@@ -90,6 +90,7 @@ CASES = (
     Case("fashion-mnist/ig-sum-norm", examples=25, weights="results/in_progress/fashion-mnist-ig-sum-norm"),
     Case("fashion-mnist/madry-tuned", examples=25),
     Case("fashion-mnist/ig-sum-norm-tuned", examples=25),
+    Case("fashion-mnist/natural-additive"),
     Case("gtsrb/madry", examples=25),
     Case("gtsrb/ig-norm", examples=25),
     Case("gtsrb/ig-sum-norm", examples=25),
