@@ -16,6 +16,7 @@ from robattr.recipes.tuned_networks import (
     additive_net,
     avgpool_cnn,
     blur_cnn,
+    linear_net,
     pooled_resnet,
     tone_curve_cnn,
     wide_resnet,
@@ -147,3 +148,11 @@ def test_maps_of_additive_net_are_sums_over_single_pixels_without_its_averages()
 def test_additive_net_refuses_settings_outside_its_formula(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidInput, match=r"expected a threshold in|expected a width in|expected an even size"):
         additive_net(**{"size": 4, **wrong})
+
+
+def test_linear_net_attributes_each_pixel_its_own_weight() -> None:
+    torch.manual_seed(6)
+    net, x = linear_net(3, channels=2, size=3).double(), torch.rand(3, 2, 3, 3, dtype=torch.float64)
+    y = torch.tensor([2, 0, 1])
+    expected = net[1].weight[y].view_as(x) * x
+    torch.testing.assert_close(IntegratedGradients(net).attribute(x, target=y, n_steps=3), expected)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 PAPERS = ("natural", "madry", "ig-norm", "ig-sum-norm")
 TUNED = tuple(f"{method}-tuned" for method in PAPERS)
+ADDITIVE = ("natural-additive", "natural-linear")
 FIELD = ("trades", "igr", "aat", "adv-aat", "art", "sarkar", "ssr", "lga", "r2et", "curvature", "madry-softplus")
 RECIPES = {
     "mnist": (*PAPERS, "sinha", "distributional-ig", "interval-bound", *TUNED),
-    "fashion-mnist": (*PAPERS, *FIELD, "interval-bound", "natural-additive", *TUNED),
+    "fashion-mnist": (*PAPERS, *FIELD, "interval-bound", *ADDITIVE, *TUNED),
     "gtsrb": (*PAPERS, *FIELD, *TUNED),
     "flower": (*PAPERS, *TUNED),
-    "fashion-mini": (*PAPERS, *FIELD, "natural-additive"),
+    "fashion-mini": (*PAPERS, *FIELD, *ADDITIVE),
 }
 
 

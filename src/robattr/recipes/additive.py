@@ -1,7 +1,8 @@
 """Maps that hold by the form of the network: `fashion-mnist/natural-additive`, `fashion-mini/natural-additive`.
 
 `additive_net` is nearly a sum of functions of single pixels, each constant where an attack of ε = 0.1 can move a pixel
-that is black or bright. It is trained by the loss alone. docs/tried.md has what else was tried.
+that is black or bright. `…/natural-linear` is the control, a linear classifier. Both are trained by the loss alone.
+docs/tried.md has what else was tried.
 """
 
 from __future__ import annotations
@@ -23,4 +24,9 @@ def natural_additive(base: TrainConfig) -> TrainConfig:
     )  # fmt: skip
 
 
-METHODS = (natural_additive,)
+def natural_linear(base: TrainConfig) -> TrainConfig:
+    """ℓ(x) on a linear classifier: the control of `natural-additive`."""
+    return replace(natural_additive(base), model="linear_net")
+
+
+METHODS = (natural_additive, natural_linear)

@@ -1,6 +1,6 @@
-"""The networks of the tuned recipes. None is from the paper; all but `additive_net` change one of the paper's.
+"""The networks of the tuned recipes, which change the paper's, and of those in `additive`, which do not resemble them.
 
-`avgpool_cnn`, `tone_curve_cnn`, `blur_cnn`, `additive_net`: images x (B, channels, size, size) in [0, 1].
+`avgpool_cnn`, `tone_curve_cnn`, `blur_cnn`, `additive_net`, `linear_net`: images x (B, channels, size, size) in [0, 1].
 `wide_resnet`, `pooled_resnet`: images (B, channels, H, W) in [0, 255 / scale]. Logits: (B, classes).
 """
 
@@ -149,6 +149,12 @@ def additive_net(
     2ε + 2·width can change theirs. The averages add accuracy; each moves by a quarter of what a pixel does.
     """
     return AdditiveNet(classes, channels, size, hidden=hidden, threshold=threshold, width=width)
+
+
+@architecture
+def linear_net(classes: int = 10, *, channels: int = 1, size: int = 28) -> nn.Sequential:
+    """f(x) = Wx + b: the control. Its maps are |w_p·x_p|, and change with x_p alone."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * size**2, classes))
 
 
 @architecture
