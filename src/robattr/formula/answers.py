@@ -127,7 +127,7 @@ def independent_of_batch(p: ModelProbe) -> Finding:
 
 def returns_logits(p: ModelProbe) -> Finding:
     """Whether the outputs are logits: cross-entropy of probabilities is wrong, and its gradient vanishes."""
-    z = p.logits.double()  # sums of bf16 logits are in float32 on a GPU
+    z = p.logits.float()  # sums of bf16 logits are in float32 on a GPU; an MPS device has no float64
     if bool((z >= 0).all()) and torch.allclose(z.sum(dim=1), torch.ones_like(z[:, 0]), atol=1e-3):
         said = "expected logits, got probabilities (not negative, sum 1)"
         return "fail", said, "drop the softmax of the last layer"
