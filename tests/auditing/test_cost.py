@@ -79,8 +79,8 @@ def test_the_time_of_an_audit_counts_its_passes(monkeypatch) -> None:
     climb = 4 * 10 + 2  # with the term that keeps the prediction
     long, short = (n * climb + -(-n // 10) * score + (n + 1) * screen for n in (50, 25))  # of so many iterations
     search = (suite.QUERIES + 2) * screen + -(-suite.QUERIES // 10) * score
-    harder = noise + 2 * 2 * long + search + 2 * short  # the long ones in two rounds
-    assert both == pytest.approx(10 * (first + noise + harder) + 2 * curve)  # the attack of `paper` runs once
+    harder = 2 * 2 * long + search + 2 * short  # the long ones in two rounds
+    assert both == pytest.approx(10 * (first + noise + harder) + 2 * curve)  # the noise, too, runs once
     net = Plain()  # compiled, on a GPU
     compilation, left = evaluation.COMPILATION * len(list(net.parameters())), 1 - evaluation.SAVED
     compiled = cost.audit_seconds(4.0, protocol, examples=10, on_gpu=net)

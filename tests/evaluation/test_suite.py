@@ -81,17 +81,17 @@ def test_two_rounds_fit_the_budget(dataset: str) -> None:
 
 
 def test_strict_takes_what_paper_has_found(case, monkeypatch) -> None:
-    """The records are those of two evaluations on their own, and the attack of `paper` runs once."""
+    """The records are those of two evaluations on their own, and the attack of `paper` and the noise run once."""
     net, x, y = case
     ids, ran = list(range(len(x))), []
     settings = {"map": IG, "ids": ids, "first": 2}
     protocols = LONGER, strict(LONGER)
     alone = [evaluate_batch(net, x, y, protocol=p, **settings) for p in protocols]
-    monkeypatch.setattr(IFIA, "iterates", lambda self, rows: ran.append(self.start) or Walk(self, rows).iterates())
+    monkeypatch.setattr(IFIA, "iterates", lambda self, rows: ran.append(self.kind) or Walk(self, rows).iterates())
     shared = PaperResults()
     together = [evaluate_batch(net, x, y, protocol=p, shared=shared, **settings) for p in protocols]
-    assert ran.count("step") == 2  # with the noise of `paper`; those of `strict` start in the ball
-    assert ran.count("ball") > 0
+    assert (ran.count("topk"), ran.count("random")) == (1, 1)
+    assert ran.count("rank") > 0
     assert [batch.records for batch in together] == [batch.records for batch in alone]
     assert [batch.gallery.file for batch in together] == [batch.gallery.file for batch in alone]
     assert len(shared) == 0
@@ -100,13 +100,15 @@ def test_strict_takes_what_paper_has_found(case, monkeypatch) -> None:
 def test_results_that_need_too_much_memory_are_not_kept(case) -> None:
     net, x, y = case
     attack = attribution_attacks(LONGER, net, IG, images=True)[0]
-    result = attack(x[:2], y[:2])
-    kept, full = PaperResults(room=result.bytes), PaperResults(room=result.bytes - 1)
+    result, noise = attack(x[:2], y[:2]), noise_control(attack)(x[:2], y[:2])
+    room = result.bytes + noise.bytes
+    kept, full = PaperResults(room=room), PaperResults(room=room - 1)
     for each in (kept, full):
-        each.keep([0, 1], result)
+        each.keep([0, 1], result, noise)
     assert (len(kept), len(full)) == (1, 0)
     assert kept.take([1, 0], x.device) is None
-    torch.testing.assert_close(kept.take([0, 1], x.device).map, result.map)
+    for found, given in zip(kept.take([0, 1], x.device), (result, noise), strict=True):
+        torch.testing.assert_close(found.map, given.map)
 
 
 def test_converged_examples_leave(case) -> None:

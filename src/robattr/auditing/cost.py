@@ -16,7 +16,7 @@ from robattr.auditing.arithmetic import choose_directions
 from robattr.auditing.wrapped_model import WrappedModel
 from robattr.engine.batch_size import bytes_per_row
 from robattr.evaluation import protocol as protocols
-from robattr.evaluation.cost import SECOND_ORDER, attack_passes, compilation_pays, compiled_seconds, pace
+from robattr.evaluation.cost import SECOND_ORDER, attack_passes, compilation_pays, compiled_seconds, pace, shared_passes
 from robattr.evaluation.diagnostics import curve_passes
 from robattr.evaluation.scores import PROBED
 from robattr.evaluation.suite import attribution_attacks
@@ -69,8 +69,8 @@ def audit_seconds(
 ) -> tuple[float, float]:
     """Seconds of an audit by the protocol `paper` alone, and by both protocols.
 
-    A protocol attacks all examples, and some of them again for the curve over ε. `strict` begins with the attack of
-    `paper`, which both together run once. `on_gpu`: the model, whose attacks are compiled there where that pays.
+    A protocol attacks all examples, and some of them again for the curve over ε. `strict` has the attack and the noise
+    of `paper`, which both together run once. `on_gpu`: the model, whose attacks are compiled there where that pays.
     """
     map = integrated_gradients(paper.N)
 
@@ -83,7 +83,7 @@ def audit_seconds(
         found = per_pass / SECOND_ORDER * passes
         return compiled_seconds(on_gpu, found) if on_gpu and compilation_pays(on_gpu, found) else found
 
-    once = examples * attribution_attacks(paper, nn.Flatten(), map, images=True)[0].cost
+    once = examples * shared_passes(attribution_attacks(paper, nn.Flatten(), map, images=True)[0])
     alone = seconds(passes(paper))
     return alone, alone + seconds(passes(protocols.strict(paper)) - once)
 

@@ -47,6 +47,11 @@ def attack_passes(protocol: Protocol, attacks: Sequence[IFIA], *, images: bool) 
     return passes if protocol.strict else passes + noise_control(attacks[0]).cost
 
 
+def shared_passes(paper: IFIA) -> int:
+    """Passes on one example that `strict` does not make again after `paper`: of the paper's attack and of the noise."""
+    return paper.cost + noise_control(paper).cost
+
+
 def pace(attack: IFIA, x: Tensor, y: Tensor, *, known: float | None = None) -> float:
     """Seconds of a second-order pass in an attack that is not compiled; on a GPU from its own gradients and maps.
 

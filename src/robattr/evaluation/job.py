@@ -18,7 +18,7 @@ from robattr.attacks.ifia import IFIA, LEAST
 from robattr.attacks.maps import constant_along_ray
 from robattr.engine.batch_size import rows_that_fit
 from robattr.evaluation import gallery
-from robattr.evaluation.cost import SECOND_ORDER, attack_passes, compilation_pays, compiled_seconds, pace
+from robattr.evaluation.cost import SECOND_ORDER, attack_passes, compilation_pays, compiled_seconds, pace, shared_passes
 from robattr.evaluation.evaluate_batch import Batch, evaluate_batch
 from robattr.evaluation.example_set import ExampleSet
 from robattr.evaluation.paper_results import PaperResults
@@ -105,7 +105,7 @@ class Job(ExampleSet):
     @cached_property
     def spared(self) -> int:
         """Passes on one example that an evaluation under `paper` has made before."""
-        return self._costed[0].cost if self.protocol.strict and self.shared else 0
+        return shared_passes(self._costed[0]) if self.protocol.strict and self.shared else 0
 
     @property
     def _costed(self) -> list[IFIA]:

@@ -67,8 +67,8 @@ def attribution_attacks(
     """The attacks behind the attribution columns; with `batch`, compiled for that many examples.
 
     The paper's attack is the first in both protocols, with the same starts. So the candidates of `strict` include those
-    of `paper`, and its scores cannot be higher; `shared`: it has the measures of `strict` in both, so that one run
-    serves them. All differentiate the map's coarse version; scores are of the map.
+    of `paper`, and its scores cannot be higher; `shared`: it has the measures of `strict` in both, so that one run of
+    it, and of the noise, serves them. All differentiate the map's coarse version; scores are of the map.
     """
     p = protocol
     scores = measures(p, images=images)
@@ -104,10 +104,7 @@ def attribution_attacks(
 
 def noise_control(paper: IFIA) -> IFIA:
     """Random sign noise of the same ε, the worst of ten draws: a baseline that every attack should beat."""
-    return replace(
-        paper, kind="random", alpha=paper.eps, steps=NOISE_TRIES, restarts=1, window=1, source=None, frames=0,
-        measures={name: paper.measures[name] for name in ("kendall", "topk")},
-    )  # fmt: skip
+    return replace(paper, kind="random", alpha=paper.eps, steps=NOISE_TRIES, restarts=1, window=1, source=None)
 
 
 def _attack(harder: IFIA, attack: Attack) -> IFIA:

@@ -123,14 +123,15 @@ def worst_case(
     Which attacks run on an example depends on its own scores and passes, never on other examples.
     """
     p, paper = protocol, attacks[0]
-    first = shared.take(ids, x.device) if shared and p.strict else None
-    if first is None:
-        first = paper(x, y, ids=ids, clean=clean)
-        if shared is not None and not p.strict:
-            shared.keep(ids, first)
+    control = noise_control(paper)
+    first, noise = (shared.take(ids, x.device) if shared and p.strict else None) or (
+        paper(x, y, ids=ids, clean=clean),
+        None if p.strict else control(x, y, ids=ids, clean=clean),
+    )
+    if shared is not None and noise is not None and not p.strict:
+        shared.keep(ids, first, noise)
     case = WorstCase.of_paper(first, curve_points(p.steps))
     short = paper.can_shorten(x)
-    control = noise_control(paper)
     predictions = prediction_attacks(p, paper.source or paper.model)
     case.passes = _cost(paper, short) + sum(attack.cost for attack in predictions)
     limit = p.budget * (_cost(replace(paper, window=1), short) + predictions[0].cost + _cost(control, short))
@@ -149,7 +150,8 @@ def worst_case(
             if not len(chosen):
                 continue
             names = [ids[b] for b in chosen.tolist()]
-            found = attacks[at](x[chosen], y[chosen], ids=names, clean=clean[chosen])
+            known = noise if attack.kind == control.kind and len(chosen) == len(x) else None
+            found = known or attacks[at](x[chosen], y[chosen], ids=names, clean=clean[chosen])
             case.add(attack.name, at, found, chosen)
         fell = torch.stack([before[key] - case.worst[key] for key in COMPARED]).amax(dim=0)
         case.falling = torch.where(active & ~missed, fell, case.falling)
@@ -157,7 +159,7 @@ def worst_case(
             settled |= active & ~missed & (fell <= p.tolerance)
             active &= ~settled
     complete = "random" in case.ran and bool(case.ran["random"].all())
-    case.noise = case.each["random"] if complete else _compared_of(control(x, y, ids=ids, clean=clean))
+    case.noise = case.each["random"] if complete else _compared_of(noise or control(x, y, ids=ids, clean=clean))
     case.converged = settled if p.strict else None
     return case
 
