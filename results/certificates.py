@@ -89,7 +89,7 @@ CASES = (
     Case("fashion-mnist/natural", weights="results/in_progress/fashion-mnist-natural"),
     Case("fashion-mnist/madry", attacked=(1,), weights="results/in_progress/fashion-mnist-madry"),
     Case("fashion-mnist/ig-norm", weights="results/in_progress/fashion-mnist-ig-norm"),
-    Case("fashion-mnist/ig-sum-norm", attacked=(1,), weights="results/in_progress/fashion-mnist-ig-sum-norm"),
+    Case("fashion-mnist/ig-sum-norm", attacked=(1,)),
     Case("fashion-mnist/madry-tuned"),
     Case("fashion-mnist/ig-sum-norm-tuned"),
     Case("fashion-mnist/natural-additive"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 from results import ablation, claims
 from results.claims import ATTRIBUTION, TOLERATED, Measurement
@@ -65,7 +66,7 @@ def _claims(runs: Sequence[RunResults]) -> str:
             comparisons += [(str(number), protocol, *_comparison(m)) for m in of if m.found]
     headings = ("Claim", "Protocol", "Dataset", "Comparison", "Outcome", "Difference", "Paper", "Images")
     folds = folded(f"The {len(comparisons)} comparisons", grid(headings, comparisons)) if comparisons else ""
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+    counts = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in get_args(claims.Outcome) if outcomes[outcome])
     said = f"Of {len(verdicts)} claims, under `paper`: {counts}."
     found = [m for m in under_paper if m.found]
     if 0 < len(found) < len(under_paper):

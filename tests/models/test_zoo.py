@@ -52,4 +52,4 @@ def test_the_shipped_zoo_is_whole() -> None:
         assert record["weights"] == digest_of_weights(net)
         assert record["config"]["recipe"] == name, "one name, one model"
         assert record["summary"]["dataset"] == name.partition("/")[0]
-    assert sum(file.stat().st_size for file in zoo.FOLDER.glob("*.safetensors")) < 30e6
+    assert sum(file.stat().st_size for file in zoo.FOLDER.glob("*.safetensors")) < 40e6
