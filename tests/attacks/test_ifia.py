@@ -328,10 +328,11 @@ def test_images_with_and_without_the_shortcut_in_one_batch() -> None:
         torch.testing.assert_close(*lowest, rtol=0, atol=1e-9)
 
 
-def test_compiled_passes_see_the_weights_and_buffers_of_the_moment(monkeypatch) -> None:
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.GELU()])
+def test_compiled_passes_see_the_weights_and_buffers_of_the_moment(monkeypatch, activation: nn.Module) -> None:
     monkeypatch.setattr("robattr.engine.compiled.inductor", traced)
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(256, 3))
+    net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), activation, nn.Flatten(), nn.Linear(256, 3))
     net = net.double().eval()
     x, _, y = images()
     eager = IFIA(net, EPS, ALPHA, 3, k=K, map=integrated_gradients(20), window=2)
@@ -622,8 +623,11 @@ def test_scoring_fewer_iterates_scores_a_subset(case) -> None:
     assert set(third.iterate.tolist()) <= {0, 3, 6, 7}
 
 
-def test_of_a_window_the_iterate_with_the_lowest_coarse_score_is_scored(case) -> None:
+@pytest.mark.parametrize("activation", [None, nn.GELU()])
+def test_of_a_window_the_iterate_with_the_lowest_coarse_score_is_scored(case, activation) -> None:
     net, x, y = case
+    if activation:  # its own twin
+        net = nn.Sequential(net.conv, activation, nn.Flatten(), net.fc)
     fine, coarse = integrated_gradients(N), integrated_gradients(2)
     attack = IFIA(net, EPS, ALPHA, 9, k=K, map=fine, restarts=2)
     screened = replace(attack, map=replace(fine, coarse=coarse, guide=fine), window=3)
@@ -742,25 +746,32 @@ class Counting(torch.autograd.Function):
     ],
     ids=["one", "restarts", "twins", "random", "score", "window", "window, twins", "window, score"],
 )
-def test_the_cost_is_the_number_of_passes(change) -> None:
+@pytest.mark.parametrize("activation", [F.relu, torch.tanh])
+def test_the_cost_is_the_number_of_passes(change, activation) -> None:
+    """Of a network that is its own twin, the gradients screen, of which two are for that alone: at x and at the end."""
+
     class Counted(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.fc = nn.Linear(9, 3)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.fc(torch.tanh(Counting.apply(x).flatten(1)))
+            return self.fc(activation(Counting.apply(x).flatten(1)))
 
     torch.manual_seed(0)
     net, x = Counted().double(), torch.rand(2, 1, 3, 3, dtype=torch.float64)
     y = net(x).argmax(dim=1)
     attack = replace(IFIA(net, EPS, ALPHA, 4, k=3, map=simple_gradient()), **change)
     rows = [rows_of(attack, x, y, restart=r) for r in range(attack.restarts)]
+    shown = attack.shows_coarse(x)
+    assert shown == (activation is torch.tanh and attack.window == 3 and attack.kind == "topk")
     Counting.seen = 0
     with second_order(net):
         for each in rows:
             list(attack.iterates(each))
-    assert Counting.seen == 2 * attack.cost
+    costs, logits = attack.costs, 1
+    looked = (attack.steps + 2) * (costs.gradients // attack.steps + attack.restarts * logits) + costs.scores
+    assert Counting.seen == 2 * (looked if shown else attack.cost)
 
 
 def test_of_a_window_an_iterate_that_keeps_the_prediction_is_scored(case) -> None:

@@ -197,6 +197,12 @@ class IFIA:
         """The map that selects the iterate of a window."""
         return self.map.coarse if self.window > 1 else None
 
+    def shows_coarse(self, x: Tensor) -> bool:
+        """Whether the gradient shows the map that screens: it is the guide, and the network its own twin."""
+        climbs = isinstance(self.kind, str) and self.kind not in GRADIENT_FREE
+        own = climbs and self.source is None and self.guide is self.screen
+        return own and passes.is_own_twin(self.model, x)
+
     @property
     def scored(self) -> int:
         """How many iterates of a restart are scored."""
@@ -211,7 +217,8 @@ class IFIA:
     def cost(self) -> int:
         """Forward or backward passes of a network at one point that the attack makes for one example.
 
-        A map of n nodes takes n forward and n backward passes, its gradient as many again, the label one.
+        A map of n nodes takes n forward and n backward passes, its gradient as many again, the label one. A gradient
+        that shows the coarse map saves the passes of the screen, which are counted here.
         """
         return sum(self.costs)
 

@@ -3,7 +3,8 @@
 attack_gradient(z, y, r, label, β) -> (∇J (like z), J (rows,))   from the softplus twin: a gradient of gradients
 map_and_logits(z, y) -> (map, logits)                            from the true net: the scored map, the prediction
 
-J is a loss of `losses`, or a change d(x, z) of the formula; then r is the clean input x.
+J is a loss of `losses`, or a change d(x, z) of the formula; then r is the clean input x. A gradient that `shows`
+returns S̃(z) and the logits, too: the net's own map, where it is its own twin.
 
 A large network takes minutes to compile twice differentiated, so few functions serve all attacks (`compiled_gradient`,
 `compiled_map`). A loss needs the map alone: ∇_z J(S̃(z)) = (∂S̃/∂z)ᵀ v with v = ∂J/∂S̃, and so one function
@@ -32,35 +33,48 @@ from robattr.formula.network import Bound, affine_split, bind
 from robattr.formula.scalars import logit, margin
 from robattr.models.smooth import Smooth, has_activations, smooth
 
-AttackGradient = Callable[[Tensor, Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+AttackGradient = Callable[[Tensor, Tensor, Tensor, Tensor, float], tuple[Tensor, ...]]
 MapAndLogits = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Twin = float | str
 
 
 def attack_gradient(
-    model: nn.Module, guide: AttributionMap, *, kind: str | Change, keep: float, relative: bool = False
+    model: nn.Module,
+    guide: AttributionMap,
+    *,
+    kind: str | Change,
+    keep: float,
+    relative: bool = False,
+    shows: bool = False,
 ) -> AttackGradient:
     """The gradient in z of J(S̃(z), r) − keep·relu(margin(z, label)); β = inf means the true net."""
     net = _constant(model)
 
-    def gradient(z: Tensor, y: Tensor, reference: Tensor, label: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+    def gradient(z: Tensor, y: Tensor, reference: Tensor, label: Tensor, beta: float) -> tuple[Tensor, ...]:
         twin = net if beta == inf else _bound_as(smooth(model, beta, relative=relative), net)
-        return _climb(net, twin, guide, kind, keep)(z, y, reference, label)
+        return _climb(net, twin, guide, kind, keep, shows=shows)(z, y, reference, label)
 
     return gradient
 
 
 def _climb(
-    net: Bound, twin: Bound, guide: AttributionMap, kind: str | Change, keep: float
-) -> Callable[..., tuple[Tensor, Tensor]]:
-    """(z, y, r, label) ↦ (∇J, J) on a network and its twin."""
+    net: Bound, twin: Bound, guide: AttributionMap, kind: str | Change, keep: float, *, shows: bool = False
+) -> Callable[..., tuple[Tensor, ...]]:
+    """(z, y, r, label) ↦ (∇J, J) on a network and its twin, and what they show."""
 
-    def climb(z: Tensor, y: Tensor, reference: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+    def climb(z: Tensor, y: Tensor, reference: Tensor, label: Tensor) -> tuple[Tensor, ...]:
+        maps: list[Tensor] = []
+
         def value(v: Tensor) -> Tensor:
-            loss = LOSSES[kind](guide(twin, v, y), reference) if isinstance(kind, str) else kind(twin, reference, v, y)
+            if isinstance(kind, str):
+                maps.append(guide(twin, v, y))
+                loss = LOSSES[kind](maps[0], reference)
+            else:
+                loss = kind(twin, reference, v, y)
             return loss - keep * margin(net, v, label).relu() if keep else loss
 
-        return grad_and_value(value, allow_zero=True)(z)
+        found = grad_and_value(value, allow_zero=True)(z)
+        return (*found, maps[0].detach(), net(z)) if shows else found
 
     return climb
 
@@ -83,6 +97,7 @@ def compiled_gradient(
     keep: float,
     relative: bool = False,
     sharpens: bool = False,
+    shows: bool = False,
 ) -> AttackGradient:
     """`attack_gradient` by functions of the network: z, v ↦ (∂S̃/∂z)ᵀ v, z ↦ S̃(z), and z ↦ ∇relu(margin(z)).
 
@@ -91,27 +106,27 @@ def compiled_gradient(
     sign = LINEAR.get(kind) if isinstance(kind, str) else None
     hinge = compiled(model, "hinge", _hinge)
 
-    def gradient(z: Tensor, y: Tensor, reference: Tensor, label: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+    def gradient(z: Tensor, y: Tensor, reference: Tensor, label: Tensor, beta: float) -> tuple[Tensor, ...]:
         twin = _twin(model, beta, z, relative=relative, sharpens=sharpens)
         at = torch.full((), beta, dtype=z.dtype, device=z.device)
         if not isinstance(kind, str):
 
-            def whole(net: Bound, beta: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
+            def whole(net: Bound, beta: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
                 return _climb(net, _softened(net, model, twin, beta), guide, kind, keep)(*given)
 
-            out: tuple[Tensor, Tensor] = compiled(model, (guide, kind, twin, keep), whole)(at, z, y, reference, label)
+            out: tuple[Tensor, ...] = compiled(model, (guide, kind, twin, keep), whole)(at, z, y, reference, label)
             return out
-        pull = compiled(model, ("pull", guide, twin), _pull(model, guide, twin))
+        pull = compiled(model, ("pull", guide, twin, shows), _pull(model, guide, twin, shows))
         if sign is not None:
-            found, value = pull(z, y, sign * reference, at)
+            found, value, *shown = pull(z, y, sign * reference, at)
         else:
             s = compiled(model, ("map", guide, twin), _twin_map(model, guide, twin))(z, y, at)
             v, value = grad_and_value(lambda s: LOSSES[kind](s, reference), allow_zero=True)(s)
-            found, _ = pull(z, y, v * s[0].numel(), at)
+            found, _, *shown = pull(z, y, v * s[0].numel(), at)
         if keep:
             back, passed = hinge(z, label)
             found, value = found - keep * back, value - keep * passed
-        return found, value
+        return found, value, *shown
 
     return gradient
 
@@ -130,12 +145,18 @@ def compiled_map(model: nn.Module, map: AttributionMap) -> MapAndLogits:
     return summed
 
 
-def _pull(model: nn.Module, guide: AttributionMap, twin: Twin) -> Callable[..., tuple[Tensor, Tensor]]:
-    """(net, z, y, v, β) ↦ (∇_z mean_i S̃_i(z) v_i, the mean)."""
+def _pull(model: nn.Module, guide: AttributionMap, twin: Twin, shows: bool) -> Callable[..., tuple[Tensor, ...]]:
+    """(net, z, y, v, β) ↦ (∇_z mean_i S̃_i(z) v_i, the mean), and if it `shows`, S̃(z) and the logits."""
 
-    def pull(net: Bound, z: Tensor, y: Tensor, v: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
-        soft = _softened(net, model, twin, beta)
-        return grad_and_value(lambda at: (guide(soft, at, y) * v).flatten(1).mean(dim=1), allow_zero=True)(z)
+    def pull(net: Bound, z: Tensor, y: Tensor, v: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
+        soft, maps = _softened(net, model, twin, beta), list[Tensor]()
+
+        def mean(at: Tensor) -> Tensor:
+            maps.append(guide(soft, at, y))
+            return (maps[0] * v).flatten(1).mean(dim=1)
+
+        found = grad_and_value(mean, allow_zero=True)(z)
+        return (*found, maps[0].detach(), net(z)) if shows else found
 
     return pull
 
@@ -152,11 +173,16 @@ def _twin_map(model: nn.Module, guide: AttributionMap, twin: Twin) -> Callable[.
 
 def _twin(model: nn.Module, beta: float, x: Tensor, *, relative: bool, sharpens: bool) -> Twin:
     """Which compiled function serves a twin: its β, inf for the net itself, or one function of β for all."""
-    if model not in _has_activations:
-        _has_activations[model] = has_activations(model, x[:1])
-    if beta == inf or not _has_activations[model]:
+    if beta == inf or is_own_twin(model, x):
         return inf
     return "relative" if relative else "sharpening" if sharpens else beta
+
+
+def is_own_twin(model: nn.Module, x: Tensor) -> bool:
+    """Whether a network has nothing that its twin would smooth."""
+    if model not in _has_activations:
+        _has_activations[model] = has_activations(model, x[:1])
+    return not _has_activations[model]
 
 
 def _softened(net: Bound, model: nn.Module, twin: Twin, beta: Tensor) -> Bound:

@@ -32,8 +32,8 @@ class Walk:
     def __init__(self, attack: IFIA, rows: Rows) -> None:
         self.attack, self.rows = attack, rows
         self._map = attack.map_pass(attack.map)
-        self._screen = None if attack.screen is None else _Screen(attack, rows)
         self._last: Iterate | None = None
+        self._screen = None if attack.screen is None else _Screen(attack, rows)
 
     @torch.no_grad()  # the decorator, unlike a `with`, does not leak into the caller between two yields
     def iterates(self) -> Iterator[Iterate]:
@@ -59,14 +59,19 @@ class Walk:
             )  # fmt: skip
         compiled = partial(passes.compiled_gradient, sharpens=isinstance(a.beta, tuple))
         build = passes.attack_gradient if a.batch is None else compiled
+        shows = a.shows_coarse(rows.x)
         with reduced(a, rows):
-            pulled = build(a.source or a.model, a.guide, kind=a.kind, keep=a.keep, relative=a.relative)
+            pulled = build(a.source or a.model, a.guide, kind=a.kind, keep=a.keep, relative=a.relative, shows=shows)
 
-        def directed(z: Tensor) -> tuple[Tensor, Tensor]:
+        def directed(z: Tensor) -> tuple[Tensor, ...]:
             with reduced(a, rows):
-                return pulled(z, rows.y, reference, rows.label, next(betas))
+                return pulled(z, rows.y, reference, rows.label, next(betas, a.betas[-1]))
 
-        return directed
+        def climbed(z: Tensor) -> tuple[Tensor, Tensor]:
+            found, value, *_ = directed(z)
+            return found, value
+
+        return self._screen.shown_by(directed) if self._screen and shows else climbed
 
     def score(self, z: Tensor) -> Iterate:
         """The maps and scores at z. The last are remembered: a search scores its trial before the walk does."""
@@ -125,31 +130,56 @@ class _Screened(NamedTuple):
 
 
 class _Screen:
-    """Scores of the coarse map at the points of a window: the one an attack aims at, or those that a search climbs."""
+    """Scores of the coarse map at the points of a window: the one an attack aims at, or those that a search climbs.
+
+    A gradient that shows the coarse map has screened a point by the time the ascent leaves it (`shown_by`).
+    """
 
     def __init__(self, attack: IFIA, rows: Rows) -> None:
         assert attack.screen is not None
         names = list(attack.measures)[:2] if attack.kind == "score" else [attack.aim or attack.first]
         self._measures = {name: attack.measures[name] for name in names}
         self._attack, self._rows, self._pass = attack, rows, attack.map_pass(attack.screen)
+        self._look: Callable[[Tensor], tuple[Tensor, ...]] = self._map_and_logits
         self._known: dict[int, _Screened] = {}
 
     def __call__(self, z: Tensor) -> _Screened:
         if id(z) not in self._known:  # a search screens its trial before the walk does
-            map, logits = self._map_and_logits(z)
-            scores = {name: measure(self._clean, map) for name, measure in self._measures.items()}
-            self._known[id(z)] = _Screened(z, scores, logits.argmax(dim=1) == self._rows.label)
+            self._take(z, *self._look(z))
         return self._known[id(z)]
 
     def forget(self) -> None:
         """The window is over."""
         self._known.clear()
 
+    def shown_by(self, pulled: Callable[[Tensor], tuple[Tensor, ...]]) -> GradAndValue:
+        """The gradient of `pulled`, z ↦ (∇J, J, map, logits), which screens; at a window's end it is taken ahead."""
+        ahead: list[tuple[Tensor, tuple[Tensor, ...]]] = []
+
+        def look(z: Tensor) -> tuple[Tensor, ...]:
+            ahead[:] = [(z, pulled(z))]
+            return ahead[0][1][2:]
+
+        def gradient(z: Tensor) -> tuple[Tensor, Tensor]:
+            if ahead and ahead[0][0] is z:
+                found, value, *_ = ahead.pop()[1]
+            else:
+                found, value, *shown = pulled(z)
+                self._take(z, *shown)
+            return found, value
+
+        self._look = look
+        return gradient
+
     @cached_property
     def _clean(self) -> Tensor:
-        return self._map_and_logits(self._rows.x)[0]
+        return self._look(self._rows.x)[0]
 
-    def _map_and_logits(self, z: Tensor) -> tuple[Tensor, Tensor]:
+    def _take(self, z: Tensor, map: Tensor, logits: Tensor) -> None:
+        scores = {name: measure(self._clean, map) for name, measure in self._measures.items()}
+        self._known[id(z)] = _Screened(z, scores, logits.argmax(dim=1) == self._rows.label)
+
+    def _map_and_logits(self, z: Tensor) -> tuple[Tensor, ...]:
         with reduced(self._attack, self._rows):
             return self._pass(z, self._rows.y)
 

@@ -72,7 +72,7 @@ def attack_pace(attack: IFIA, x: Tensor, y: Tensor) -> float:
         score = _fastest(lambda: few.map_and_label(x, y), kind)
         climb = _fastest(lambda: walk.gradient()(start), kind)
         with precision(attack.directions, kind) if attack.directions else nullcontext():
-            screen = _fastest(lambda: few.map_and_label(x, y), kind)
+            screen = 0.0 if attack.shows_coarse(x) else _fastest(lambda: few.map_and_label(x, y), kind)
     nodes, costs = few.map.nodes, attack.costs
     gradients, maps = costs.gradients / (4 * nodes), (costs.screens * screen + costs.scores * score) / (2 * nodes + 1)
     return SECOND_ORDER * (gradients * climb + maps) / rows / attack.cost
