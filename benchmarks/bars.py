@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from benchmarks.results import Table
@@ -83,11 +84,12 @@ def rows(case: dict[str, Any]) -> Iterator[list[str]]:
             yield from audit_rows(name, table["rows"], shares(dict(spent[0])) if spent else "")
 
 
-def unmeasured(names: Iterable[str]) -> Iterator[list[str]]:
-    """The bars of real networks without a case among `names`."""
-    known = set(names)
-    for name in (name for name in AUDITED if name not in known):
-        for what, most in AUDIT.items():
+def unmeasured(cases: Iterable[dict[str, Any]]) -> Iterator[list[str]]:
+    """The bars of audits that no case has measured."""
+    tables = [(case["name"], table) for case in cases for table in case["tables"] if table["title"] == AUDITS]
+    known = {(name, what) for name, table in tables for what, *_ in table["rows"]}
+    for name, (what, most) in product(AUDITED, AUDIT.items()):
+        if (name, what) not in known:
             yield [name, f"audit, {what}", f"≤ {most:g} min", "not yet", "", ""]
 
 

@@ -81,7 +81,8 @@ def test_the_pace_of_an_attack_is_of_its_gradients_and_maps(
         return uniform(*given)
 
     attack = IFIA(
-        Timed(activation), 0.1, 0.01, 50, k=6, map=integrated_gradients(100), restarts=3, window=10, directions=directions
+        Timed(activation), 0.1, 0.01, 50, k=6, map=integrated_gradients(100), restarts=3, window=10,
+        directions=directions,
     )  # fmt: skip
     gradients, screens, scores = attack.costs
     assert (gradients, screens, scores) == (3 * 50 * 40, 3 * 51 * 21, 3 * 5 * 201)
