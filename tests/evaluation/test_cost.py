@@ -95,6 +95,13 @@ def test_the_pace_of_an_attack_is_of_its_gradients_and_maps(
     assert found == pytest.approx(cost.SECOND_ORDER * taken / attack.cost)
 
 
+@pytest.mark.parametrize(("fits", "rows"), [(512, 6), (4, 4)])
+def test_an_attack_is_compiled_for_no_more_examples_than_there_are(monkeypatch, fits: int, rows: int) -> None:
+    monkeypatch.setattr(Job, "size", fits)
+    job = Job(Counted(), integrated_gradients(3), *examples(6), list(range(6)), TINY, compiled=True)
+    assert job.compiled_for == rows
+
+
 def test_an_attack_is_compiled_on_a_gpu_where_that_pays(monkeypatch) -> None:
     """The network has four tensors of parameters."""
     x, y = examples(6)

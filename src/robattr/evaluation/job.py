@@ -81,7 +81,7 @@ class Job(ExampleSet):
     @property
     def compiled_for(self) -> int | None:
         """The number of examples for which attacks are compiled; None where they run eagerly."""
-        return -(-self.size // self.parts.count) if self.compiles else None
+        return -(-min(self.size, len(self.x)) // self.parts.count) if self.compiles else None
 
     @cached_property
     def compiles(self) -> bool:
