@@ -37,6 +37,12 @@ def test_mini_needs_nothing_and_is_balanced() -> None:
     assert torch.equal(ids, mini.test.ids[:7])
 
 
+def test_a_dataset_prints_as_one_line() -> None:
+    said = repr(data.load("fashion-mini"))
+    assert said.startswith("Dataset('fashion-mini', train=Split(5,000 × (1, 28, 28) uint8), validation=Split(")
+    assert said.endswith("10 classes, bounds=(0.0, 1.0))")
+
+
 def test_pixels_are_the_reference_loaders() -> None:
     """float32(u) · float32(1/255), bit for bit, and exact levels in [0, 255]."""
     levels = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,7 +34,7 @@ class Audit:
     """The verdict, the run with its records and summaries, and the page if one was written."""
 
     verdict: Verdict
-    run: RunResults
+    run: RunResults = field(repr=False)
     page: Path | None
     notes: tuple[str, ...]
     skipped: tuple[str, ...]

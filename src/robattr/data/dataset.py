@@ -47,6 +47,9 @@ class Split:
             if value.shape != (n,) or value.dtype != torch.int64:
                 raise InvalidInput(f"expected {name} ({n},) of int64, got {tuple(value.shape)} of {value.dtype}")
 
+    def __repr__(self) -> str:
+        return f"Split({len(self):,} × {tuple(self.images.shape[1:])} {str(self.images.dtype).removeprefix('torch.')})"
+
     @staticmethod
     def of_arrays(images: NDArray[Any], labels: NDArray[Any], ids: NDArray[Any] | None = None) -> Split:
         """A copy of grey (N, H, W) or colour (N, H, W, C) uint8 images; ids default to positions."""
@@ -107,6 +110,10 @@ class Dataset:
                     f"{self.name}: expected {name} labels in 0..{len(self.classes) - 1}, got "
                     f"{int(split.labels.min())}..{int(split.labels.max())}: name every class in `classes`"
                 )
+
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{name}={getattr(self, name)}" for name in SPLITS)
+        return f"Dataset({self.name!r}, {splits}, {len(self.classes)} classes, bounds={self.bounds})"
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -51,7 +51,7 @@ from robattr.metrics import intervals
 class Evaluation:
     """The records, one per example in order of id, and their summary."""
 
-    records: list[Record]
+    records: list[Record] = field(repr=False)
     summary: dict[str, Any]
 
 

@@ -47,7 +47,7 @@ class EvaluationResults:
     """One evaluation of one run: its summary, one record per example, its gallery and its summary file."""
 
     summary: Mapping[str, Any]
-    records: tuple[Mapping[str, Any], ...]
+    records: tuple[Mapping[str, Any], ...] = field(repr=False)
     gallery: Path | None
     source: Path
     weights: str | None = None
@@ -139,7 +139,7 @@ class RunResults:
     path: Path
     config: Mapping[str, Any]
     environment: Mapping[str, Any]
-    metrics: tuple[Mapping[str, Any], ...]
+    metrics: tuple[Mapping[str, Any], ...] = field(repr=False)
     training: TrainingSummary
     evaluations: tuple[EvaluationResults, ...]
     certificates: tuple[CertificateResults, ...] = ()
