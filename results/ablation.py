@@ -23,7 +23,8 @@ from robattr.reporting.tables import escape_markdown, grid
 NOTE = """\
 *Examples* are those that it ran on with the label kept, *alone* the mean score on them, *adds* how much higher the
 worst case over all examples would be without it (top-k in points), *wins* the examples whose worst case it alone
-reaches (top-k, Kendall). An attack that adds nothing on any dataset leaves the schedule."""
+reaches (top-k, Kendall). An attack that adds nothing on any dataset leaves the schedule;
+`random` stays as the control."""
 
 
 @dataclass(frozen=True)

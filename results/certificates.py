@@ -37,8 +37,8 @@ these: pixels proved to stay inside or outside the top K, top pixels proved to s
 cosine. σ and r are shares of the pixel range (r = 0.1: one pixel by 25.5 of 255, or all 784 by 0.9); K is 10% of the
 pixels. *Noisy* is the accuracy on n noisy copies. Brackets are 95% intervals over images.
 
-`fashion-mini` models are small networks; names without `-tuned` of the other datasets have the paper's network and
-recipe."""
+`fashion-mini` models are small networks, `natural-additive` is nearly a sum over pixels; other names without `-tuned`
+have the paper's network and recipe."""
 ATTACKS = """\
 Attacks: PGD through the average, on the smoothed answer, on IFIA's loss and on the cosine. Within the certified
 radius nothing may break; within three times the radius nothing is claimed. The last two columns are means over the

@@ -37,7 +37,7 @@ SORTABLE = PAGE.with_name("board.html")  # beside leaderboard.html, which the si
 EXAMPLES = 300  # fewest test examples
 SHOWN = ("nat_acc", "adv_acc", "topk", "kendall", "insertion_over_constant", "attacked_over_constant")
 PREFACE = """\
-Models in the order of how much the `strict` protocol's attacks leave of their integrated-gradients maps. A constant map
+Models in the order of TopK Inter. of their integrated-gradients maps under `strict`. A constant map
 is perfectly robust, so the two columns *over constant* say what the maps explain: below 0, an order of the pixels from
 the centre outwards explains the prediction better than the map. Brackets are 95% intervals over examples. *GPU minutes*
 are the wall-clock time of the training that made the weights, and of the search for its settings where the record has

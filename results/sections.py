@@ -21,9 +21,10 @@ from robattr.reporting.tables import escape_markdown, folded, grid, make_cell
 Member = tuple[RunResults, EvaluationResults]
 
 ATTACKED = ("adv_acc", *ATTRIBUTION, "noise_topk", "noise_kendall")  # columns beside the noise control
-STRICT = f"""\
+STRICT = """\
 The worst case of every attack, on fewer images. Noise is the control, the worst of ten random sign perturbations of
-size ε: an attack must do better. Failures are images on which every step changed the prediction; they have no score.
+size ε: an attack must do better. Failures are images on which every step changed the prediction; they have no score."""
+EARLIER = f"""\
 `strict` without a number is its first version; earlier versions are weaker attacks than strict v{STRICT_VERSION}, which
 `robattr evaluate` runs."""
 END = """\
@@ -70,7 +71,8 @@ def strict_table(runs: Sequence[RunResults]) -> str:
         *(COLUMN[key].title for key in ATTACKED),
         "Failures",
     )
-    return join(STRICT, grid(headings, rows), warnings(found))
+    earlier = EARLIER if any(e.outdated for _, e in found) else ""
+    return join(STRICT, earlier, grid(headings, rows), warnings(found))
 
 
 def warnings(found: Iterable[Member]) -> str:

@@ -22,7 +22,8 @@ Other networks, trained in minutes: average pools on MNIST (`avgpool_cnn`), a to
 Fashion-MNIST (`blur_cnn`), wider ResNets on GTSRB and Flower (`wide_resnet`, `pooled_resnet`). Their recipes
 (`…-tuned`) differ from the paper's in steps and nodes, too; [what was tried](tried.md) says how they were chosen. On
 Fashion-MNIST there is also a network that is nearly a sum over pixels (`additive_net`, `natural-additive`). Test
-images influenced two choices: ε of IG-NORM on Fashion-MNIST, and how long IG-NORM on GTSRB (first seed) was trained.
+images influenced three choices: ε of IG-NORM on Fashion-MNIST, how long IG-NORM on GTSRB (first seed) was trained, and
+to try β above 2 for IG-SUM-NORM on GTSRB.
 
 Differences are paired, as above, under `paper` with IG maps: the range over the datasets that have both records."""
 COLUMNS = (*ATTRIBUTION, "nat_acc", "adv_acc")
@@ -67,7 +68,7 @@ def effects_of_network(runs: Sequence[RunResults]) -> Iterator[Effect]:
         for network in _networks(runs, dataset):
             if network and (found := _differences(runs, dataset, (method, ""), (method, network))):
                 name = f"{APPROACHES[method]} on {{}} − on {PAPERS}"
-                yield Effect(name.format(TUNED), dataset, name.format(network), found)
+                yield Effect(name.format(_kind(runs, network)), dataset, name.format(network), found)
 
 
 def effects_of_objective(runs: Sequence[RunResults]) -> Iterator[Effect]:
@@ -88,7 +89,7 @@ def _effects(heading: str, effects: Iterable[Effect]) -> str:
     for kind in dict.fromkeys(effect.kind for effect in every):
         of = [effect for effect in every if effect.kind == kind]
         shown = [claims.show_range(key, [effect.found[key].value for effect in of]) for key in COLUMNS]
-        ranges.append([kind, str(len({effect.dataset for effect in of})), *shown])
+        ranges.append([escape_markdown(kind), str(len({effect.dataset for effect in of})), *shown])
     rows = [
         [e.dataset, escape_markdown(e.compared), *(claims.show_estimate(key, e.found[key]) for key in COLUMNS)]
         for e in every
@@ -113,6 +114,12 @@ def _differences(
 def _networks(runs: Iterable[RunResults], dataset: str) -> list[str]:
     """The networks of a dataset; the paper's is "", and first."""
     return sorted({_network(run) for run in runs if run.dataset == dataset})
+
+
+def _kind(runs: Iterable[RunResults], network: str) -> str:
+    """`TUNED` for the network of a tuned recipe, else its name."""
+    tuned = {_network(run) for run in runs if str(run.config.get("recipe")).endswith("-tuned")}
+    return TUNED if network in tuned else network
 
 
 def _network(run: RunResults) -> str:
