@@ -22,7 +22,6 @@ from markupsafe import Markup
 
 from robattr.engine.files import write_atomically
 from robattr.errors import InvalidInput, RobattrError
-from robattr.evaluation.flags import TRANSFER
 from robattr.evaluation.protocol import paper, strict
 from robattr.metrics.columns import COLUMN
 from robattr.reporting.faithfulness import measured, unexplained
@@ -35,6 +34,7 @@ RECORDS = RESULTS / "board"
 PAGE = RESULTS.parent / "docs" / "leaderboard.md"
 SORTABLE = PAGE.with_name("board.html")  # beside leaderboard.html, which the site makes of PAGE
 EXAMPLES = 300  # fewest test examples
+OF_A_VERSION = ("attacks", "budget", "keep", "tolerance", "version")  # settings of strict
 SHOWN = ("nat_acc", "adv_acc", "topk", "kendall", "insertion_over_constant", "attacked_over_constant")
 PREFACE = """\
 Models in the order of TopK Inter. of their integrated-gradients maps under `strict`. A constant map
@@ -73,8 +73,8 @@ def violations(run: RunResults, e: EvaluationResults, *, earlier: bool = False) 
         said.append(f"expected the strict protocol, got {summary.get('protocol')!r}: --protocol strict")
     else:
         wanted = strict(paper(run.dataset)).settings()
-        odd = [k for k in wanted if k not in ("seed", "name") and settings.get(k) != wanted[k]]
-        if odd and not (earlier and e.outdated):
+        free = ("seed", "name", *(OF_A_VERSION if earlier and e.outdated else ()))
+        if odd := [k for k in wanted if k not in free and settings.get(k) != wanted[k]]:
             said.append(f"expected the settings of strict, got others ({', '.join(odd)}): evaluate with this version")
     if summary.get("map") != "ig":
         said.append(f"expected IG maps, got {summary.get('map')!r}: --maps ig")
@@ -82,6 +82,8 @@ def violations(run: RunResults, e: EvaluationResults, *, earlier: bool = False) 
         said.append(f"expected the test split, got {summary.get('split')!r}: --split test")
     if e.examples < EXAMPLES:
         said.append(f"expected at least {EXAMPLES} examples, got {e.examples}: --examples {EXAMPLES}")
+    elif sorted(r["id"] for r in e.records) != list(range(len(e.records))):
+        said.append(f"expected the first examples of the test split, got others: --examples {EXAMPLES}")
     if not measured(e):
         said.append("expected the faithfulness scores, got none: evaluate with this version")
     if not e.weights:
@@ -91,8 +93,7 @@ def violations(run: RunResults, e: EvaluationResults, *, earlier: bool = False) 
 
 def flags(e: EvaluationResults) -> tuple[str, ...]:
     """The reasons to doubt a row: flags and alarms of the evaluation, failed attacks, maps that explain nothing."""
-    said = [str(alarm) for alarm in e.summary.get("alarms") or ()]  # one for every flag but this, of two evaluations
-    said += [TRANSFER] if TRANSFER in (e.summary.get("flags") or ()) else []
+    said = [str(alarm) for alarm in e.summary.get("alarms") or ()]
     return tuple(dict.fromkeys(filter(None, [*said, e.outdated, e.failures, *unexplained(e)])))
 
 
