@@ -582,6 +582,19 @@ def test_a_wrong_compiled_result_is_not_used(spoil: float, words: str) -> None:
         assert torch.equal(answer["double"], 2 * a)
 
 
+def test_a_wrong_gradient_beside_a_large_output_is_not_used() -> None:
+    def backend(graph: GraphModule, _: list[Tensor]) -> Callable[..., Any]:
+        return lambda *args: [0 * found if at == 0 else found for at, found in enumerate(graph.forward(*args))]
+
+    pull = Compiled(lambda a: (0.01 * a.cos(), 100 + a), name="pull", backend=backend)
+    a = torch.rand(5)
+    with pytest.warns(CompilationFellBack, match="WrongWhenCompiled: 1 of its size away"):
+        pull(a)
+    still = Compiled(lambda a: (1e-12 * a.cos(), 100 + a), name="pull", backend=backend)
+    still(a)  # rounding alone
+    assert not still.fell_back
+
+
 @pytest.mark.parametrize(("error", "accepted"), [(1.5, True), (3.0, False)])
 def test_in_reduced_precision_a_compiled_result_may_be_as_inexact_as_the_eager_one(
     error: float, accepted: bool
