@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -346,13 +348,35 @@ def test_compiled_passes_see_the_weights_and_buffers_of_the_moment(monkeypatch, 
     assert not torch.allclose(before, after)
 
 
-def test_compiled_passes_of_two_models_are_kept(case, monkeypatch) -> None:
+def test_compiled_passes_are_of_the_model_as_it_is_and_end_with_it(case, monkeypatch) -> None:
     monkeypatch.setattr("robattr.engine.compiled.inductor", traced)
     _, x, y = case
-    nets = [nn.Sequential(nn.Flatten(), nn.Linear(36, 3)).double() for _ in range(3)]
-    for net in nets:
-        IFIA(net, EPS, ALPHA, 1, k=K, map=simple_gradient(), batch=4)(x, y)
-    assert list(passes._ready) == nets[1:]
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 3), nn.Identity()).double()
+    eager = IFIA(net, EPS, ALPHA, 3, k=K, map=integrated_gradients(N))
+    compiled = replace(eager, batch=4)
+    before = compiled(x, y).score
+    net[2].register_forward_hook(lambda part, given, out: out.sin())
+    after = compiled(x, y).score
+    torch.testing.assert_close(after, eager(x, y).score, rtol=0, atol=1e-9)
+    assert not torch.allclose(before, after)
+    known = weakref.ref(net)
+    del net, eager, compiled
+    gc.collect()
+    assert known() is None
+
+
+def test_attacks_share_what_they_compile_while_a_block_is_open(case, monkeypatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(passes, "Compiled", lambda fn, name: made.append(name) or fn)
+    net, x, y = case
+    attack = IFIA(net, EPS, ALPHA, 2, k=K, map=integrated_gradients(N), batch=4)
+    with passes.compiled_once():
+        attack(x, y)
+        once = len(made)
+        attack(x[:2], y[:2])
+        assert len(made) == once > 0
+    attack(x, y)
+    assert len(made) == 2 * once
     assert integrated_gradients() == integrated_gradients(), "equal maps share a compiled function"
 
 
@@ -482,7 +506,7 @@ def test_twins_of_a_protocol_share_their_compiled_functions(
     net = conv(activation()).eval()
     x, _, y = (t.float() if t.is_floating_point() else t for t in images())
     maps = [integrated_gradients(20), integrated_gradients(20).coarse]
-    with torch.no_grad(), second_order(net):
+    with passes.compiled_once(), torch.no_grad(), second_order(net):
         for map in maps:
             passes.compiled_map(net, map)(x, y)
         assert len(made) == 1
@@ -763,15 +787,16 @@ def test_the_cost_is_the_number_of_passes(change, activation) -> None:
     y = net(x).argmax(dim=1)
     attack = replace(IFIA(net, EPS, ALPHA, 4, k=3, map=simple_gradient()), **change)
     rows = [rows_of(attack, x, y, restart=r) for r in range(attack.restarts)]
-    shown = attack.shows_coarse(x)
-    assert shown == (activation is torch.tanh and attack.window == 3 and attack.kind == "topk")
+    windows = attack.window == 3 and attack.kind == "topk"
+    assert attack.shows_coarse(x) == (activation is torch.tanh and windows)
     Counting.seen = 0
     with second_order(net):
         for each in rows:
             list(attack.iterates(each))
     costs, logits = attack.costs, 1
     looked = (attack.steps + 2) * (costs.gradients // attack.steps + attack.restarts * logits) + costs.scores
-    assert Counting.seen == 2 * (looked if shown else attack.cost)
+    made = 2 * (looked if attack.shows_coarse(x) else attack.cost)  # of two examples
+    assert Counting.seen == made + windows * (attack.restarts + 1), "one example shows whether it is its own twin"
 
 
 def test_of_a_window_an_iterate_that_keeps_the_prediction_is_scored(case) -> None:

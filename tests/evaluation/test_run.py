@@ -21,7 +21,7 @@ from memory_fixtures import DEVICES, Memory
 from robattr._progress import silent
 from robattr.attacks import integrated_gradients, simple_gradient
 from robattr.engine.files import InUse, locked
-from robattr.errors import CheckpointError
+from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import OutputDir, evaluate, job
 from robattr.evaluation.gallery import read_gallery
 from robattr.evaluation.job import Job
@@ -53,6 +53,13 @@ def test_inputs_that_are_no_images(tmp_path: Path) -> None:
     assert found["columns"]["kendall"]["n"] == 6
     assert found["columns"]["ssim"]["value"] is None
     assert not list(tmp_path.glob("*.npz"))
+
+
+def test_a_device_without_float64_is_refused(case, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x, y = case
+    monkeypatch.setattr(Job, "device", torch.device("mps"))
+    with pytest.raises(InvalidInput, match="got one on mps, which has no float64: use --device cpu"):
+        evaluate(net, x, y, protocol=TOY, map=IG)
 
 
 def test_the_model_is_left_as_it_was() -> None:

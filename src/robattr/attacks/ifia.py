@@ -106,6 +106,7 @@ class IFIA:
             if not isinstance(value, kind) and (name != "source" or value is not None):
                 raise InvalidInput(f"expected {name} to be a {kind.__name__}, got {brief(value)}")
 
+    @passes.compiled_once()
     def __call__(
         self, x: Tensor, y: Tensor, *, ids: Sequence[int] | None = None, clean: Tensor | None = None
     ) -> AttackResult:

@@ -14,11 +14,12 @@ twin that sharpens; the paper's twin has its own, which is a third smaller.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from math import inf
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,7 @@ from robattr.models.smooth import Smooth, has_activations, smooth
 AttackGradient = Callable[[Tensor, Tensor, Tensor, Tensor, float], tuple[Tensor, ...]]
 MapAndLogits = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Twin = float | str
+"""Which compiled function serves a twin: its β, inf for the net itself, or the name of one function of β for all."""
 
 
 def attack_gradient(
@@ -105,9 +107,14 @@ def compiled_gradient(
     """
     sign = LINEAR.get(kind) if isinstance(kind, str) else None
     hinge = compiled(model, "hinge", _hinge)
+    own: list[bool] = []  # whether the network is its own twin
 
     def gradient(z: Tensor, y: Tensor, reference: Tensor, label: Tensor, beta: float) -> tuple[Tensor, ...]:
-        twin = _twin(model, beta, z, relative=relative, sharpens=sharpens)
+        if not own:
+            own.append(is_own_twin(model, z))
+        twin: Twin = "relative" if relative else "sharpening" if sharpens else beta
+        if own[0] or beta == inf:
+            twin = inf
         at = torch.full((), beta, dtype=z.dtype, device=z.device)
         if not isinstance(kind, str):
 
@@ -171,22 +178,13 @@ def _twin_map(model: nn.Module, guide: AttributionMap, twin: Twin) -> Callable[.
     return lambda net, z, y, beta: guide(_softened(net, model, twin, beta), z, y).detach()
 
 
-def _twin(model: nn.Module, beta: float, x: Tensor, *, relative: bool, sharpens: bool) -> Twin:
-    """Which compiled function serves a twin: its β, inf for the net itself, or one function of β for all."""
-    if beta == inf or is_own_twin(model, x):
-        return inf
-    return "relative" if relative else "sharpening" if sharpens else beta
-
-
 def is_own_twin(model: nn.Module, x: Tensor) -> bool:
     """Whether a network has nothing that its twin would smooth."""
-    if model not in _has_activations:
-        _has_activations[model] = has_activations(model, x[:1])
-    return not _has_activations[model]
+    return not has_activations(model, x[:1])
 
 
 def _softened(net: Bound, model: nn.Module, twin: Twin, beta: Tensor) -> Bound:
-    """The twin of a bound network by the choice of `_twin`; the compiler does not know the β of a function of β."""
+    """The network of a `Twin`; the compiler does not know the β of a function of β."""
     if twin == inf:
         return net
     return _bound_as(
@@ -215,19 +213,30 @@ def _constant(model: nn.Module) -> Bound:
     return net.with_parameters({**net.parameters, **last})
 
 
-MODELS = 2  # whose compiled functions are kept: the attacked one and that of a transfer attack
-_ready: dict[nn.Module, dict[Any, Compiled]] = {}
-_has_activations: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+_ready: ContextVar[dict[Any, Compiled] | None] = ContextVar("compiled functions of attacks", default=None)
+
+
+@contextmanager
+def compiled_once() -> Iterator[None]:
+    """Attacks inside compile each function once; the outermost block drops them: a model may change or end after it."""
+    if _ready.get() is not None:
+        yield
+        return
+    token = _ready.set({})
+    try:
+        yield
+    finally:
+        _ready.reset(token)
 
 
 def compiled(model: nn.Module, key: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
     """fn(net, …) compiled, once per model, `key` and shapes; with the weights that the model has at each call."""
+    own: dict[Any, Compiled] = {}  # outside `compiled_once`
 
     def run(*args: Tensor) -> Any:
-        kept, net = _ready.setdefault(model, {}), _constant(model)
-        for other in list(_ready)[:-MODELS]:
-            del _ready[other]
-        full = (key, in_use(args[0].device), tuple((a.shape, a.dtype) for a in args))
+        shared, net = _ready.get(), _constant(model)
+        kept = own if shared is None else shared
+        full = (model, key, in_use(args[0].device), tuple((a.shape, a.dtype, a.device) for a in args))
         if full not in kept:
             kept[full] = Compiled(lambda p, b, *rest: fn(net.with_parameters(p, b), *rest), name="attribution attack")
         return kept[full](net.parameters, net.buffers, *args)

@@ -12,6 +12,7 @@ from torch import nn
 
 from robattr._progress import Watch, silent
 from robattr.attacks.maps import AttributionMap
+from robattr.attacks.passes import compiled_once
 from robattr.auditing.as_dataset import Data, as_dataset, check_names
 from robattr.auditing.record import ProtocolName, Settings, record
 from robattr.auditing.wrapped_model import Preprocessing, wrap
@@ -40,6 +41,7 @@ class Audit:
     skipped: tuple[str, ...]
 
 
+@compiled_once()
 def audit(
     model: nn.Module,
     data: Data,

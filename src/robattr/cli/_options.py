@@ -144,7 +144,10 @@ DEVICES = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps")
 MAPS = ("ig", "sg", "gi", "smoothgrad")
 
 Device = Annotated[
-    str, typer.Option(help="auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.", autocompletion=choices(*DEVICES))
+    str,
+    typer.Option(
+        help="auto (a GPU if there is one), cpu, cuda, cuda:1; mps to train.", autocompletion=choices(*DEVICES)
+    ),
 ]
 DataDir = Annotated[
     Path | None,

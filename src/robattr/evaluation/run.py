@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from robattr._progress import Counter, Watch, expect, silent
 from robattr._version import __version__
 from robattr.attacks.maps import AttributionMap
+from robattr.attacks.passes import compiled_once
 from robattr.engine import in_use
 from robattr.engine import precision as arithmetic
 from robattr.engine.files import as_path, write_atomically
-from robattr.errors import CheckpointError
+from robattr.errors import CheckpointError, InvalidInput
 from robattr.evaluation import gallery
 from robattr.evaluation.checks import check, check_kinds, check_source
 from robattr.evaluation.diagnostics import (
@@ -55,6 +56,7 @@ class Evaluation:
     summary: dict[str, Any]
 
 
+@compiled_once()
 def evaluate(
     model: nn.Module,
     x: Tensor,
@@ -94,6 +96,8 @@ def evaluate(
     names = list(range(len(x))) if ids is None else [int(i) for i in ids]
     directions, title = None if directions == precision else directions, title or f"{protocol.name} {map.name}"
     job = Job(model, map, x, y.long(), names, protocol, source, compiled, directions, watch, title, shared)
+    if job.device.type == "mps":
+        raise InvalidInput("expected a model on a CPU or a GPU, got one on mps, which has no float64: use --device cpu")
     with arithmetic(precision, job.device.type):
         check(model, x.to(job.device), y.to(job.device), job.ids, protocol, differentiated=source is None)
         if source is not None:
