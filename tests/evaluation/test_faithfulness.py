@@ -221,6 +221,23 @@ def test_records_and_summary_have_the_scores(plain, case) -> None:
 
 
 @pytest.mark.usefixtures("quick_diagnostics")
+def test_an_output_that_is_that_of_the_black_image_is_recorded(tmp_path) -> None:
+    """Its completeness gap, relative to their difference, is infinite."""
+
+    class Hat(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            u = x.flatten(1)
+            return torch.stack([2 + u[:, 0] * (1 - u[:, 0]), u.square().mean(dim=1)], dim=1)
+
+    x = torch.rand(2, 1, 6, 6)
+    x[0, 0, 0, 0] = 1
+    made = evaluate(Hat(), x, torch.zeros(2, dtype=torch.long), protocol=TOY, map=IG, out=tmp_path)
+    gaps = [(r["completeness_gap"], r["diagnostics"]["completeness_gap"]) for r in made.records]
+    assert gaps[0] == (1.0, None)
+    assert gaps[1][0] == gaps[1][1] < 1
+
+
+@pytest.mark.usefixtures("quick_diagnostics")
 def test_a_failed_attack_of_strict_has_no_attacked_map(case) -> None:
     class Brittle(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

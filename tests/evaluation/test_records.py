@@ -42,10 +42,10 @@ def test_records_come_back_sorted_as_they_were(path):
     assert path.read_bytes() == b"".join(json.dumps(record(i)).encode() + b"\n" for i in (1, 3, 5))
 
 
-def test_records_of_an_older_version_without_their_torn_end_are_continued(path):
+def test_records_without_their_torn_end_are_continued(path):
     begin(path, SETTINGS)
     lines = [json.dumps(record(i)).encode() + b"\n" for i in (0, 1)]
-    path.with_name("paper-ig.rank0-of-1.jsonl").write_bytes(lines[0] + lines[1][:10])
+    path.write_bytes(lines[0] + lines[1][:10])
     assert begin(path, SETTINGS) == {0}
     append(path, [record(1)])
     merge(path, [0, 1])
@@ -74,8 +74,12 @@ def test_the_files_of_one_evaluation_are_discarded(path):
     path.parent.mkdir()
     mine = ["paper-ig.json", "paper-ig.jsonl", "paper-ig.settings", "paper-ig-gallery.npz", "paper-ig.from0.jsonl"]
     others = ["paper-ig-mine.jsonl", "paper-ig-mine-gallery.npz", "paper-ig2.json", ".paper-ig.lock"]
+    others.append("paper-ig.5.jsonl")  # of a radius, for instance
     for name in (*mine, *others):
         path.with_name(name).touch()
+    assert begin(path, SETTINGS) == set()
+    path.with_name("paper-ig.5.jsonl").write_bytes(json.dumps(record(0)).encode() + b"\n")
+    assert begin(path, SETTINGS) == set()
     discard(path)
     assert names(path) == sorted(others)
 

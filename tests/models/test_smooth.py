@@ -379,6 +379,12 @@ def test_the_relative_twin_does_not_see_how_the_weights_are_scaled(factor: float
         assert alike == [relative, relative]
 
 
+def test_the_relative_twin_of_one_value_an_example_is_in_units_of_that_value() -> None:
+    u = torch.tensor([-3.0, 0.5, 200.0], dtype=torch.float64)
+    together = smooth(nn.ReLU(), 5.0, relative=True)(u)
+    torch.testing.assert_close(together, u.abs() * torch.log1p(torch.exp(5 * u.sign())) / 5)
+
+
 def test_the_relative_twin_measures_each_example_for_itself() -> None:
     u = torch.tensor([[3.0, -4.0], [300.0, -400.0], [0.0, 0.0]], dtype=torch.float64)
     soft = smooth(nn.ReLU(), 5.0, relative=True)(u)

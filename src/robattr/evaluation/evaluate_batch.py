@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isnan, nan
+from math import isfinite, nan
 
 import torch
 from torch import Tensor, nn
@@ -137,7 +137,7 @@ def attribution_scores(
     return [
         {
             **{name: _number(values[b]) for name, values in scores.items()},
-            "completeness_gap": _clipped(_number(gap[b])),
+            "completeness_gap": _number(gap[b].clamp(max=1)),  # one z_y(x) near z_y(0) must not decide the mean
             "kept": bool(found.kept[b]),
             "attack": int(found.attack[b]),
             "repeat": int(found.restart[b]),
@@ -168,11 +168,6 @@ def _foreground(x: Tensor, clean: Tensor, perturbed: Tensor, k: int) -> dict[str
     }
 
 
-def _clipped(gap: float | None) -> float | None:
-    """A completeness gap, at most 1: one example with z_y(x) near z_y(0) must not decide the mean."""
-    return None if gap is None else min(gap, 1.0)
-
-
 def _number(value: Tensor) -> float | None:
     number = float(value)
-    return None if isnan(number) else number
+    return number if isfinite(number) else None

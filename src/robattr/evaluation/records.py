@@ -127,7 +127,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 def discard(path: Path) -> None:
     """Delete the files of the evaluation with records at `path`, with its lock held."""
-    ours = re.compile(rf"\.json|\.settings|(\.from\d+)?{re.escape(ENDING)}|(\.[\w-]+)?\.jsonl")
+    ours = re.compile(rf"\.json|\.settings|(\.from\d+)?({re.escape(ENDING)}|\.jsonl)")
     for file in path.parent.glob(f"{escape(path.stem)}*"):
         if ours.fullmatch(file.name[len(path.stem) :]):
             file.unlink()
@@ -143,7 +143,7 @@ def discard_all(folder: Path) -> None:
 
 
 def _parts(path: Path) -> list[Path]:
-    return sorted(path.parent.glob(f"{escape(path.stem)}.*.jsonl"))
+    return sorted(path.parent.glob(f"{escape(path.stem)}.from*.jsonl"))
 
 
 @uncollected()

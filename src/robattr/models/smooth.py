@@ -39,9 +39,12 @@ def softplus(u: Tensor, beta: float | Tensor) -> Tensor:
 
 
 def relative_softplus(u: Tensor, beta: float | Tensor) -> Tensor:
-    """r·s(u/r), r = √(mean u²) of each example, a constant of the derivatives: positively homogeneous in u."""
-    inner = tuple(range(1, u.dim())) or None
-    r = u.detach().square().mean(dim=inner, keepdim=True).sqrt().clamp_min(torch.finfo(u.dtype).tiny)
+    """r·s(u/r), r = √(mean u²) of each example, a constant of the derivatives: positively homogeneous in u.
+
+    Examples are along the first axis of u, which a network with `batch_first=False` inside mixes.
+    """
+    squares, inner = u.detach().square(), tuple(range(1, u.dim()))
+    r = (squares.mean(dim=inner, keepdim=True) if inner else squares).sqrt().clamp_min(torch.finfo(u.dtype).tiny)
     return r * softplus(u / r, beta)
 
 
