@@ -103,6 +103,11 @@ def test_mistakes_are_refused(change: dict[str, object], said: str) -> None:
     x, y = bars(3)
     with pytest.raises(InvalidInput, match=said):
         robattr.certify(Plain(), x, y, **{**SMALL, "map": "sg", **change})
+    with pytest.raises(InvalidInput, match=r"expected x of shape \(B, ...\)"):
+        robattr.certify(Plain(), x[0, 0, 0], map="sg", **SMALL)
+    for labels in (y[:2], y[0]):
+        with pytest.raises(InvalidInput, match=r"expected y of shape \(3,\), one class per example"):
+            robattr.certify(Plain(), x, labels, map="sg", **SMALL)
 
 
 def test_probabilities_instead_of_logits_are_refused() -> None:

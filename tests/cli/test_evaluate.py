@@ -220,6 +220,15 @@ def test_a_model_file_needs_its_dataset(runs, tmp_path: Path) -> None:
     assert (tmp_path / "paper-sg.json").is_file()
 
 
+def test_a_run_that_trained_on_the_validation_images_has_none(runs, tmp_path: Path) -> None:
+    run = tmp_path / "full"
+    shutil.copytree(runs[0], run)
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "full": True}))
+    refused = invoke("evaluate", run, "--split", "validation", "--device", "cpu").exception
+    assert "has no validation images (with full=true it trains on them): use another --split" in str(refused)
+
+
 def test_files_of_one_name_in_two_folders_keep_their_records_apart(runs, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = ("--data", "fashion-mini", "--examples", 4, "--maps", "sg", "--device", "cpu")
@@ -228,6 +237,8 @@ def test_files_of_one_name_in_two_folders_keep_their_records_apart(runs, tmp_pat
         (tmp_path / folder / "ig-norm.safetensors").write_bytes((run / "model.safetensors").read_bytes())
         assert invoke("evaluate", f"{folder}/ig-norm.safetensors", *words).exit_code == 0
         assert (tmp_path / "runs" / folder / "ig-norm" / "records" / "paper-sg.json").is_file()
+    shown = invoke("report", "runs/mnist/ig-norm", "runs/fashion-mnist/ig-norm", "--out", tmp_path / "page.html")
+    assert shown.exit_code == 0
     assert command._records(tmp_path / "mnist") == tmp_path / "mnist" / "records"
     for outside in (tmp_path / "deep" / "net.safetensors", Path("../net.safetensors")):  # never written beside it
         assert command._records(outside) == Path("runs/net/records")

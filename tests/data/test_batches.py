@@ -29,7 +29,7 @@ def dataset(counts: tuple[int, ...], *, per_class: int = 0, size: int = 8, equal
         (lambda: dataset((3, 3)).train.first(-1), "expected a number of examples >= 0, got -1"),
         (
             lambda: data.Dataset("d", *(dataset((3, 3)).train,) * 3, ("only",), (0.0, 1.0)),
-            r"expected train labels in 0\.\.0, got 0\.\.1: name every class",
+            r"expected train labels in 0\.\.0, got 0\.\.1: number classes from 0, and name every class",
         ),
         (
             lambda: data.Dataset("d", *(dataset((3, 3)).train,) * 3, ("a", "b"), (1.0, 1.0)),

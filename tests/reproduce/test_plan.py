@@ -25,6 +25,11 @@ def test_every_target_is_made_of_recipes_that_exist(tmp_path: Path) -> None:
     assert counts == {"table1": 16, "table2": 10, "table3": 12, "figure1": 12, "figure2": 16}
 
 
+def test_what_is_named_twice_is_made_once(tmp_path: Path) -> None:
+    made = jobs("table1", tmp_path, datasets=["mnist", "mnist"], objectives=["natural", "madry", "natural"])
+    assert [job.run.method for job in made] == ["natural", "madry"]
+
+
 def test_table_2_varies_m_of_the_papers_recipe(tmp_path: Path) -> None:
     made = jobs("table2", tmp_path)
     assert [job.run.m for job in made] == list(range(10, 101, 10))

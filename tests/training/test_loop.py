@@ -68,6 +68,10 @@ def test_the_command_of_a_run_can_be_typed_again(tmp_path, monkeypatch):
     _, outcome = go(replace(QUICK, steps=1), tmp_path / "run")
     command = json.loads((outcome.path / "environment.json").read_text())["command"]
     assert shlex.split(command) == ["robattr", *words]
+    monkeypatch.setattr("sys.argv", ["folder/my script.py", "a"])
+    _, outcome = go(replace(QUICK, steps=1), tmp_path / "other")
+    command = json.loads((outcome.path / "environment.json").read_text())["command"]
+    assert shlex.split(command) == ["python", "my script.py", "a"]
 
 
 def test_the_size_of_ig_is_told_apart_from_the_loss_it_is_added_to():

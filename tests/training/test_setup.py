@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from robattr.errors import CheckpointError, UnsupportedModel
 from robattr.training import checkpoint
 from robattr.training.loop import train
+from robattr.training.run_directory import RunDirectory, read_config
 from train_fixtures import QUICK, tiny_data, tiny_net
 
 
@@ -63,6 +64,25 @@ def test_a_batch_of_more_than_there_are_is_announced(tmp_path, capsys) -> None:
     run = replace(QUICK, steps=1, batch=10_000)
     train(run, tmp_path / "run", dataset=tiny_data(), model=tiny_net(), device="cpu")
     assert "batch=10000 exceeds the training set: every step uses all" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("part", ["images", "labels", "classes"])
+def test_other_data_than_those_that_a_run_began_with(tmp_path, part: str) -> None:
+    run, data = replace(QUICK, steps=2), tiny_data()
+    train(run, tmp_path / "run", dataset=data, model=tiny_net(), device="cpu")
+    if part == "classes":
+        other = replace(data, classes=data.classes[::-1])
+    else:
+        other = replace(data, train=replace(data.train, **{part: getattr(data.train, part).flip(0)}))
+    with pytest.raises(CheckpointError, match=r"started on other data .* use those, or choose another --out"):
+        train(replace(run, steps=4), tmp_path / "run", dataset=other, model=tiny_net(), device="cpu")
+    assert train(replace(run, steps=4), tmp_path / "run", dataset=tiny_data(), model=tiny_net(), device="cpu").step == 4
+
+
+def test_a_run_is_of_the_data_that_it_was_given(tmp_path) -> None:
+    run = replace(QUICK, steps=1, dataset="fashion-mini")
+    made = train(run, tmp_path / "run", dataset=tiny_data(), model=tiny_net(), device="cpu")
+    assert read_config(RunDirectory(made.path))["dataset"] == tiny_data().name == "tiny"
 
 
 @pytest.mark.parametrize(

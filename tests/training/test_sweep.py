@@ -177,6 +177,8 @@ def test_the_table_has_intervals_and_marks_what_stands_out():
         "Validation images: Nat Acc. on 5,000; Rank Corr. on 9. Intervals are 95%.\n"
         "Bold: the interval lies above all others.\n"
     )
+    few = replace(found[1], scores={**found[1].scores, "kendall": replace(about(0.28), n=7)})
+    assert "Nat Acc. on 5,000; Rank Corr. on 7 to 9. Intervals" in table([found[0], few])
     within_noise = table([Result(r.point, {"kendall": r.scores["kendall"]}) for r in found])
     assert "**" not in within_noise
     assert within_noise.endswith("No point stands out: the intervals of the best ones overlap.\n")

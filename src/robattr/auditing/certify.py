@@ -73,6 +73,10 @@ def certify(
     `certify(...).at(0.1)` gives the certificates of every example as arrays.
     """
     check_kinds(x=x, **({} if y is None else {"y": y}))
+    if x.dim() < 2 or not len(x):
+        raise InvalidInput(f"expected x of shape (B, ...) with at least one example, got {tuple(x.shape)}")
+    if y is not None and y.shape != x.shape[:1]:
+        raise InvalidInput(f"expected y of shape ({len(x)},), one class per example, got {tuple(y.shape)}")
     check_range(bounds)
     width = bounds[1] - bounds[0]
     radius = RADIUS * width if radius is None else radius

@@ -101,6 +101,7 @@ def evaluate(
     It can be stopped at any moment: the same command continues. On several GPUs: torchrun … -m robattr evaluate RUN.
     """
     from robattr.attacks.maps import by_name
+    from robattr.engine.files import write_json
     from robattr.engine.processes import join
     from robattr.evaluation import OutputDir
     from robattr.evaluation import evaluate as run_evaluation
@@ -120,6 +121,8 @@ def evaluate(
     asked = [by_name(name, N=settings.N, bounds=settings.bounds) for name in names]
     folder = out or _records(Path(run))
     x, y, ids = opened.data.examples(split, examples)
+    if not len(x):
+        raise InvalidInput(f"{run} has no {split} images (with full=true it trains on them): use another --split")
     with join(device) as world:
         model.to(world.device)
         source = None if source is None else source.to(world.device)
@@ -142,6 +145,11 @@ def evaluate(
                 )
             if world.leads:
                 _show(found.summary)
+        if world.leads:
+            if not Path(run).is_dir() and folder.name == "records" and not (folder.parent / "config.json").exists():
+                config = {"name": Path(run).stem} if opened.config is None else opened.config.as_dict()
+                write_json(folder.parent / "config.json", {**config, "dataset": opened.data.name})  # for `report`
+            typer.echo(f"wrote {folder}")
 
 
 def compare(

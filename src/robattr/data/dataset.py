@@ -6,8 +6,10 @@ float32 images, which only a user's own data have, are already within `bounds`.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +110,17 @@ class Dataset:
             if len(split) and not 0 <= int(split.labels.min()) <= int(split.labels.max()) < len(self.classes):
                 raise InvalidInput(
                     f"{self.name}: expected {name} labels in 0..{len(self.classes) - 1}, got "
-                    f"{int(split.labels.min())}..{int(split.labels.max())}: name every class in `classes`"
+                    f"{int(split.labels.min())}..{int(split.labels.max())}: number classes from 0, and name every "
+                    "class in `classes`"
                 )
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the classes and the training split: a training continues on no other ones."""
+        found = hashlib.sha256(repr((self.classes, self.bounds, tuple(self.train.images.shape))).encode())
+        for stored in (self.train.images, self.train.labels):
+            found.update(stored.cpu().contiguous().numpy().tobytes())
+        return found.hexdigest()[:16]
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name}={getattr(self, name)}" for name in SPLITS)

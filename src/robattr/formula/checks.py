@@ -205,11 +205,13 @@ def _check_stored(name: str, z: Tensor, *, remedy: str, buffer: bool = False) ->
 def _check_points(name: str, z: Tensor, *, finite: bool) -> None:
     if not isinstance(z, Tensor) or not z.is_floating_point():
         got = f"a tensor of {z.dtype}" if isinstance(z, Tensor) else type(z).__name__
-        raise InvalidInput(f"expected {name} to be a floating-point tensor, got {got}: use {name}.float()")
+        remedy = f"{name}.float()" if isinstance(z, Tensor) else f"torch.as_tensor({name})"
+        raise InvalidInput(f"expected {name} to be a floating-point tensor, got {got}: use {remedy}")
     _check_stored(name, z, remedy=f"use {name}.clone()")
     if z.dim() < 2 or len(z) == 0:
+        remedy = "add a batch dimension" if z.dim() < 2 else "give some"
         raise InvalidInput(
-            f"expected {name} of shape (B, ...) with at least one example, got {tuple(z.shape)}: add a batch dimension"
+            f"expected {name} of shape (B, ...) with at least one example, got {tuple(z.shape)}: {remedy}"
         )
     if finite and not torch.isfinite(z).all():
         bad = int((~torch.isfinite(z)).flatten(1).any(1).sum())

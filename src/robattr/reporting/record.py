@@ -97,7 +97,8 @@ def read_record(path: Path) -> Record:
     """Read a record and check its structure."""
     content = read_object(path)
     if "schema" not in content:
-        raise CheckpointError(f"{path} is not a record: expected a JSON object that `robattr record` wrote")
+        remedy = "give its run, RUN of RUN/records" if "protocol" in content else "`robattr record` writes one"
+        raise CheckpointError(f"{path} is not a record: {remedy}")
     if content["schema"] != SCHEMA:
         raise CheckpointError(f"{path} is a record of another version (expected schema {SCHEMA}): record the run again")
     if odd := REQUIRED ^ (content.keys() - {"digest", "search"}):

@@ -112,10 +112,10 @@ def jobs(
     if decided := next((key for key, _ in map(parse_word, changes) if key in fixed), None):
         raise InvalidInput(f"cannot set {decided}, which {name}, --datasets and --seed decide: omit it")
     made: list[Job] = []
-    for dataset in datasets or target.datasets:
+    for dataset in dict.fromkeys(datasets or target.datasets):
         test = info(dataset).sizes[2]
         named(protocol, paper(dataset))  # raises now if the name is unknown, not after the training
-        for method in objectives or target.methods:
+        for method in dict.fromkeys(objectives or target.methods):
             suffix = "-tuned" if kind == "tuned" and dataset != "fashion-mini" else ""
             run = _own(dataset, method) if ":" in method else recipes.get(f"{dataset}/{method}{suffix}")
             run = _changed(replace(run, seed=seed), changes)

@@ -3,9 +3,9 @@
     RUN/checkpoints/step-000000500-9f86d081884c7d65.pt
 
 A file contains tensors and plain values, so `torch.load(path, weights_only=True)` reads it: the parameters and
-buffers, the optimiser, the step, γ of a distributional objective, the averaged weights and the configuration, with the
-text of a custom objective and the hash of its source. There is no other state: the learning rate, the ramps, the batch
-and every random number are functions of (seed, step).
+buffers, the optimiser, the step, γ of a distributional objective, the averaged weights, a hash of the data and the
+configuration, with the text of a custom objective and the hash of its source. There is no other state: the learning
+rate, the ramps, the batch and every random number are functions of (seed, step).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from robattr.training.config import TrainConfig
 FORMAT = 1  # increase it when older versions cannot continue from new files
 FORM = {
     "format": int, "version": str, "step": int, "config": {"model?": str}, "model": dict, "optimizer?": dict,
-    "averaged?": (dict, None),
+    "averaged?": (dict, None), "data?": str,
 }  # fmt: skip
 WORDS = {"custom": "the objective", "custom_source": "the hash of its source"}
 NAME = re.compile(r"step-(\d{9})-([0-9a-f]{16})\.pt")

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from robattr import data as datasets
 from robattr.data import Batches, Dataset
 from robattr.engine import deterministic, layout
 from robattr.engine.files import as_path
@@ -63,6 +64,8 @@ def train(
         if value is not None and not isinstance(value, kind):
             raise InvalidInput(f"expected {name} to be a {kind.__name__}, got {brief(value)}: its name goes into `run`")
     run = run if objective is None else run.with_objective(objective)
+    if dataset is not None and run.dataset in datasets.names():
+        run = replace(run, dataset=dataset.name)
     with (
         join(device) as world,
         claim(as_path(out), run, world=world, fresh=fresh) as here,

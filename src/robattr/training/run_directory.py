@@ -178,10 +178,12 @@ def environment(world: World) -> dict[str, Any]:
 
 
 def _command() -> str:
-    """What was typed, `robattr …` or `python -m module …`; also in a process that another one spawned."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    """What was typed: `robattr …`, `python -m module …` or `python script.py …`; also in a process that it spawned."""
+    spec, program = getattr(sys.modules["__main__"], "__spec__", None), Path(sys.argv[0])
     module = "" if spec is None or spec.origin != sys.argv[0] else spec.name.removesuffix(".__main__")
-    return shlex.join([*(["robattr"] if module in ("", "robattr") else ["python", "-m", module]), *sys.argv[1:]])
+    ours = module == "robattr" or program.stem == "robattr" or program.parts[-2:] == ("robattr", "__main__.py")
+    start = ["robattr"] if ours else ["python", "-m", module] if module else ["python", program.name]
+    return shlex.join([*start, *sys.argv[1:]])
 
 
 def _with_history(path: Path, now: dict[str, Any]) -> dict[str, Any]:

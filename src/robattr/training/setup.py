@@ -40,7 +40,7 @@ def init_or_resume(
     model = model.to(memory_format=layout(arithmetic, one))  # type: ignore[call-overload]
     engine = Step(model, compiled=run.compiles(world.device.type), arithmetic=arithmetic)
     averaged = {name: p.detach().clone() for name, p in model.named_parameters()} if run.average else None
-    state = TrainState(model, make_optimizer(run, model), run.objective(data.bounds), engine, averaged)
+    state = TrainState(model, make_optimizer(run, model), run.objective(data.bounds), engine, data.digest, averaged)
     content, notes = None, run.unreached()
     if run.batch > len(data.train):
         notes.append(f"batch={run.batch} exceeds the training set: every step uses all {len(data.train)} examples")
@@ -51,8 +51,14 @@ def init_or_resume(
                 load_weights(model, run.warm_start)
             content = save(state, run, here)
         notes += [f"skipped a checkpoint: {reason}" for reason in refused]
+    kept = checkpoint.unpack(world.from_leader(content))
+    if kept.get("data", state.data) != state.data:
+        raise CheckpointError(
+            f"{here.path} was started on other data (images, labels or classes differ): use those, or choose another "
+            "--out"
+        )
     try:
-        state.restore(checkpoint.unpack(world.from_leader(content)))
+        state.restore(kept)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:  # names, shapes or groups differ
         first = str(error).replace(":\n", "\n").splitlines()[:2][-1].strip()
         raise CheckpointError(

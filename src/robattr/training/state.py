@@ -24,6 +24,7 @@ class TrainState:
     optimizer: torch.optim.Optimizer
     objective: Objective
     engine: Step  # computes the gradients; has no state to save
+    data: str  # digest of the dataset
     averaged: dict[str, Tensor] | None = None  # θ̄, if the run averages its weights
     step: int = 0  # updates done
 
@@ -93,6 +94,7 @@ class TrainState:
             "optimizer": self.optimizer.state_dict(),
             "gamma": self.gamma,
             "averaged": self.averaged,
+            "data": self.data,
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:

@@ -168,11 +168,12 @@ def _stands_out(column: str, result: Result, found: Sequence[Result]) -> bool:
 def explained(found: Sequence[Result]) -> list[str]:
     """The sentences below the table: the number of examples, what bold means, and whether a point stands out."""
     columns = _columns(found)
-    counts: dict[int, list[str]] = {}
+    counts: dict[str, list[str]] = {}
     for column in columns:
-        most = max(result.scores[column].n for result in found if column in result.scores)
-        counts.setdefault(most, []).append(COLUMN[column].title)
-    images = "; ".join(f"{', '.join(titles)} on {n:,}" for n, titles in counts.items())
+        of = [result.scores[column].n for result in found if column in result.scores]
+        number = " to ".join(f"{n:,}" for n in dict.fromkeys((min(of), max(of))))
+        counts.setdefault(number, []).append(COLUMN[column].title)
+    images = "; ".join(f"{', '.join(titles)} on {n}" for n, titles in counts.items())
     said = [f"Validation images: {images}. Intervals are 95%."] if columns else []
     if len(found) > 1 and columns:
         best = any(_stands_out(c, result, found) for c in columns for result in found if c in result.scores)
