@@ -54,7 +54,8 @@ def test_a_damaged_or_foreign_file_is_refused(records: Path, tmp_path: Path) -> 
     whole = json.loads((records / NAME.format("natural")).read_text())
     cases = {
         "not JSON": ('{"schema": 1, "conf', "could not be read as JSON"),
-        "a summary": ('{"protocol": "paper"}', "not a record.*robattr record"),
+        "a summary": ('{"protocol": "paper"}', "not a record: give its run"),
+        "foreign": ('{"a": 1}', "not a record: .robattr record. writes one"),
         "later": (json.dumps({**whole, "schema": 99}), "another version"),
         "less": (json.dumps({k: v for k, v in whole.items() if k != "summary"}), "damaged .summary missing"),
         "torn": (json.dumps({**whole, "examples": {"id": [1, 2], "topk": [0.5]}}), "damaged .its columns"),
