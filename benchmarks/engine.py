@@ -29,9 +29,6 @@ class Mode:
         return f"compiled{' + CUDA graph' if device.type == 'cuda' else ''}, {self.arithmetic}"
 
 
-EAGER = Mode("fp32", compiled=False)
-
-
 def laid_out(work: Workload, mode: Mode) -> Workload:
     """A copy of the workload in the memory layout that training uses."""
     own, form = work.copied(), layout(mode.arithmetic, work.x)

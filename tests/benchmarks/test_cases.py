@@ -12,7 +12,7 @@ from torch import nn
 
 from benchmarks import __main__ as command
 from benchmarks import ifia, kendall, measure, port, quadrature, scaling, training, workloads
-from benchmarks.engine import EAGER, attack_gradient, training_step, work_of_step
+from benchmarks.engine import Mode, attack_gradient, training_step, work_of_step
 from benchmarks.measure import Disagreement, Rates, agree, operations, timed, within
 from benchmarks.results import Times
 from benchmarks.workloads import Workload
@@ -25,7 +25,7 @@ from robattr.formula import IG, LinfBall, midpoint, right
 from robattr.models import resnet, small_cnn, smooth
 from robattr.objectives import spread
 
-CPU, RATES = torch.device("cpu"), Rates(1e9, 1e9)
+CPU, RATES, EAGER = torch.device("cpu"), Rates(1e9, 1e9), Mode("fp32", compiled=False)
 NETS = {"cnn": lambda: small_cnn(size=12), "resnet": lambda: resnet(4, 1)}
 
 
