@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
+from memory_fixtures import DEVICES
 from robattr.errors import InvalidInput, UnsupportedModel
 from robattr.models import Smooth, flower_resnet, gtsrb_resnet, paper_cnn, small_cnn, smooth
 
@@ -395,3 +396,12 @@ def test_the_relative_twin_measures_each_example_for_itself() -> None:
     assert soft[2].abs().max() < 1e-300  # nothing to measure, and no division by zero
     plain = torch.func.vmap(torch.func.grad(lambda v: smooth(nn.ReLU(), 5.0, relative=True)(v[None]).sum()))(u[:2])
     torch.testing.assert_close(plain, torch.sigmoid(5 * u[:2] / torch.tensor([[size], [100 * size]])))
+
+
+@pytest.mark.parametrize("relative", [True, False])
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_twin_keeps_the_type_of_its_input_as_a_relu_does(device: str, relative: bool) -> None:
+    u = torch.randn(2, 5, dtype=torch.bfloat16, device=device)
+    for beta in (3.0, torch.tensor(3.0, device=device)):
+        with torch.autocast(device, torch.bfloat16):
+            assert Smooth(nn.ReLU(), beta, relative=relative)(u).dtype == torch.bfloat16

@@ -32,10 +32,13 @@ THRESHOLD = 40.0
 
 
 def softplus(u: Tensor, beta: float | Tensor) -> Tensor:
-    """s(u) = log(1 + e^{βu})/β; s′ = sigmoid(βu); s″ = β s′(1 − s′)."""
+    """s(u) = log(1 + e^{βu})/β; s′ = sigmoid(βu); s″ = β s′(1 − s′).
+
+    In the type of u, as a ReLU: under autocast on a GPU torch's is float32.
+    """
     if isinstance(beta, Tensor):
-        return F.softplus(beta * u, 1.0, THRESHOLD) / beta
-    return F.softplus(u, beta, THRESHOLD)
+        return (F.softplus(beta * u, 1.0, THRESHOLD) / beta).to(u.dtype)
+    return F.softplus(u, beta, THRESHOLD).to(u.dtype)
 
 
 def relative_softplus(u: Tensor, beta: float | Tensor) -> Tensor:
@@ -45,7 +48,7 @@ def relative_softplus(u: Tensor, beta: float | Tensor) -> Tensor:
     """
     squares, inner = u.detach().square(), tuple(range(1, u.dim()))
     r = (squares.mean(dim=inner, keepdim=True) if inner else squares).sqrt().clamp_min(torch.finfo(u.dtype).tiny)
-    return r * softplus(u / r, beta)
+    return (r * softplus(u / r, beta)).to(u.dtype)
 
 
 Soft = Callable[[Tensor], Tensor]
