@@ -81,6 +81,8 @@ def test_data_in_other_forms() -> None:
     pairs = as_dataset(list(zip(x, y.tolist(), strict=True)))
     assert torch.equal(pairs.train.images, x)
     table = x.flatten(1)
+    counts = (10 * table).to(torch.uint8)
+    assert torch.equal(as_dataset((counts, y), bounds=(0.0, 10.0)).train.images, counts.float())
     for rows in ((table, y.tolist()), (table.numpy(), y.numpy()), TensorDataset(table, y)):
         assert torch.equal(as_dataset(rows).train.images, table)
         assert torch.equal(as_dataset(rows).train.labels, y)

@@ -180,6 +180,8 @@ def test_data_are_held_against_bounds_labels_and_preprocessing() -> None:
     assert levels(robattr.doctor(net, (x, wrong)))["labels"] == "warn"  # a third is right: no better than chance
     units = robattr.doctor(net, (255 * x, y), bounds=(0.0, 255.0), preprocessing={"mean": 0.5, "std": 0.2})
     assert levels(units)["preprocessing"] == "warn"
+    swapped = robattr.doctor(net, (x, y), preprocessing={"mean": 127.5, "std": 64.0})
+    assert levels(swapped)["preprocessing"] == "warn"
     bare = robattr.doctor(net, (255 * x, y), bounds=(0.0, 255.0))
     assert levels(bare)["preprocessing"] == "warn"
     assert robattr.doctor(taught(Attentive(), x, y), (x, y)).healthy

@@ -15,6 +15,7 @@ from audit_fixtures import Plain, bars, taught
 from robattr.auditing.as_dataset import as_dataset
 from robattr.auditing.harden import _run
 from robattr.auditing.record import Settings
+from robattr.auditing.wrapped_model import check_preprocessing
 from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel
 from robattr.formula import Distributional
 from robattr.models import load_weights
@@ -171,6 +172,11 @@ def test_the_preprocessing_is_saved_with_the_weights(plain: nn.Module, tmp_path)
     assert read_run(here).method == "natural"
     again = robattr.harden(plain, bars(), preprocessing={"mean": 0.25, "std": 0.5}, **call)
     assert again.after == found.after
+    robattr.harden(plain, bars(), fresh=True, **call)
+    assert not (here / "preprocessing.json").exists()
+    with pytest.raises(InvalidInput, match="was hardened without preprocessing: leave --mean and --std away"):
+        check_preprocessing({"mean": [0.25], "std": [0.5]}, here / "model.safetensors")
+    check_preprocessing({}, here / "model.safetensors")
 
 
 class Versioned(Plain):

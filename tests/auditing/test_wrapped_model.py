@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm
 
 from audit_fixtures import Plain, bars, taught
 from robattr.auditing import Preprocessing, WrappedModel, wrap
@@ -116,6 +117,13 @@ def test_freezing_is_exact_and_checked(plain: nn.Module) -> None:
     thawed.freeze(batch_norm="train", layers=["norm"])
     thawed.train()
     assert not thawed.module.norm.training  # a frozen layer keeps its statistics too
+    net = nn.Sequential(nn.InstanceNorm2d(1, track_running_stats=True), spectral_norm(nn.Conv2d(1, 2, 3)), nn.Flatten())
+    still, _ = wrap(net.append(nn.Linear(72, 3)))
+    still.freeze(batch_norm="frozen", layers=["1"])
+    still.train()
+    before = {name: buffer.clone() for name, buffer in still.named_buffers()}
+    still(torch.rand(2, 1, 8, 8))
+    assert all(torch.equal(buffer, before[name]) for name, buffer in still.named_buffers())
     with pytest.raises(InvalidInput, match="batch_norm must be 'frozen' or 'train', got 'melt'"):
         made.freeze(batch_norm="melt")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="every parameter is frozen"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from robattr.evaluation.scores import AGREEMENT
 from robattr.evaluation.summary import columns
 from robattr.metrics.columns import COLUMN, COLUMNS, PAPERS
@@ -12,9 +14,15 @@ from robattr.metrics.columns import COLUMN, COLUMNS, PAPERS
 SOURCE = Path(__file__).parents[2]
 
 
+def test_the_interval_of_one_most_important_feature_is_that_of_a_share() -> None:
+    records = [{"correct": True, "adv_correct": True, "kept": True, "topk": float(i > 0)} for i in range(10)]
+    assert columns(records, k=1)["topk"]["low"] == pytest.approx(0.5958, abs=1e-4)  # Wilson's of 9 in 10
+    assert columns(records, k=2)["topk"]["low"] == pytest.approx(0.7)
+
+
 def test_every_score_of_an_evaluation_has_a_column() -> None:
     further = {"foreground_topk", "foreground_kendall"}  # of the same unit as topk and kendall
-    assert {*columns([]), *AGREEMENT} - further <= COLUMN.keys()
+    assert {*columns([], k=100), *AGREEMENT} - further <= COLUMN.keys()
     assert [column.key for column in PAPERS] == ["nat_acc", "adv_acc", "topk", "kendall"]
     lower = {"never_kept", "mass_center", "deletion", "infidelity", "completeness_gap", "same_class_cosine"}
     assert {key for key, column in COLUMN.items() if not column.higher_is_better} == lower

@@ -31,6 +31,14 @@ def test_a_small_difference_on_every_example_is_settled() -> None:
     assert winner([BASE, ABOVE], "topk") is ABOVE
 
 
+def test_few_examples_settle_nothing() -> None:
+    """Whose differences have one sign by chance."""
+    one, two = (evaluation([each + 0.1 * (1 + i) * sign for i, each in enumerate(SPREAD[:9])]) for sign in (0, 1))
+    assert difference(one, two, "topk").low > 0
+    assert not settled(difference(one, two, "topk"))
+    assert winner([one, two], "topk") is None
+
+
 def test_a_higher_mean_inside_the_noise_does_not_win() -> None:
     assert difference(BASE, NOISY, "topk").value > difference(BASE, ABOVE, "topk").value
     assert not settled(difference(BASE, NOISY, "topk"))

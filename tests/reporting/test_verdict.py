@@ -177,6 +177,20 @@ def test_maps_that_explain_nothing_do_not_hold(more: dict[str, Any], reason: str
     assert "holds best" not in "\n".join(beside.next_steps)
 
 
+def test_of_a_table_the_same_features_may_matter_in_every_row() -> None:
+    """It has no edges, by which an image is told."""
+    table = evaluation("strict", "ig", 0.9, gains={"random": 0.2, "constant": 0.1}, cosine=0.99)
+    assert verdict(run(table)).level == "holds"
+
+
+def test_a_map_is_preferred_to_one_that_keeps_nothing() -> None:
+    none = evaluation("strict", "ig", 0.0)
+    none[0]["columns"]["topk"] = {"value": 0.0, "low": 0.0, "high": 0.0, "n": 20}
+    assert "Of the audited maps sg holds best" in "\n".join(
+        verdict(run(none, evaluation("strict", "sg", 0.6))).next_steps
+    )
+
+
 def test_maps_that_explain_something_hold() -> None:
     found = verdict(run(evaluation("strict", "ig", 0.9)))
     assert found.level == "holds"

@@ -205,8 +205,8 @@ def _from_tensors(
     x: Tensor, y: Tensor, *, bounds: Bounds, classes: Sequence[str] | None, held_out: float, seed: int, checked: bool
 ) -> Dataset:
     inputs, (low, high) = x.cpu(), bounds
-    if inputs.dtype == torch.uint8:
-        inputs = low + inputs.float() * ((high - low) / 255)
+    if inputs.dtype == torch.uint8:  # images; in a table they are the values themselves
+        inputs = low + inputs.float() * ((high - low) / 255) if inputs.dim() > 2 else inputs.float()
     if not inputs.is_floating_point() or inputs.dim() < 2 or not len(inputs):
         raise InvalidInput(
             f"expected inputs (N, ...) of floats, or uint8 images, got {tuple(inputs.shape)} of {inputs.dtype}: "

@@ -166,9 +166,10 @@ def _units(model: nn.Module, p: ModelProbe) -> Iterator[Check]:
     assert isinstance(p.model, WrappedModel)
     if p.model.preprocessed:
         with torch.no_grad():
-            reach = float(p.model.normalise(p.x).abs().max())
-        if reach > 20:
-            said = f"after (x − mean) / std the inputs reach {reach:.3g}"
+            seen = p.model.normalise(p.x)
+        reach, spread = float(seen.abs().max()), float(seen.max() - seen.min())
+        if reach > 20 or spread < 0.1:
+            said = f"after (x − mean) / std the inputs reach {reach:.3g} and differ by {spread:.3g} at most"
             yield Check("preprocessing", "warn", said, "give mean and std in the units of the data (bounds)")
         return
     scales = any(type(m).__name__ == "Standardise" for m in model.modules())  # robattr's own networks do

@@ -158,6 +158,8 @@ def harden(
         if world.leads and tuned.preprocessed:
             begun.path.mkdir(parents=True, exist_ok=True)
             write_json(begun.preprocessing, {"mean": tuned.mean.tolist(), "std": tuned.std.tolist()})
+        elif world.leads:  # that of an earlier run there
+            begun.preprocessing.unlink(missing_ok=True)
         outcome = train(run, begun.path, dataset=given, model=tuned, device=device, fresh=fresh)
         if not outcome.finished:
             return Hardened(_restored(tuned, model), outcome, verdict(before), None, {}, None)

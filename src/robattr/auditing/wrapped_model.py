@@ -18,13 +18,13 @@ from typing import Any, Literal, Self, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from robattr._form import check_form, parse_json
 from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel, brief, nearest
 from robattr.evaluation.checks import forward
 from robattr.formula.ranges import Interval
-from robattr.training.run_directory import RunDirectory
+from robattr.training.run_directory import RunDirectory, read_config
 
 BatchNorm = Literal["frozen", "train"]
 QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized", "torchao.")
@@ -104,7 +104,8 @@ class WrappedModel(nn.Module):
     def freeze(self, *, batch_norm: BatchNorm, layers: Collection[str] = ()) -> None:
         """Freeze the given layers with all inside them, and with "frozen" the statistics of every batch norm.
 
-        A frozen batch norm keeps its running statistics but learns its scale and shift, unless its layer is frozen.
+        A frozen batch (or instance) norm keeps its running statistics but learns its scale and shift, unless its layer
+        is frozen. Inside a frozen layer no buffer changes.
         """
         if batch_norm not in ("frozen", "train"):
             raise InvalidInput(f"batch_norm must be 'frozen' or 'train', got {batch_norm!r}")
@@ -117,11 +118,12 @@ class WrappedModel(nn.Module):
         if not any(p.requires_grad for p in self.parameters()):
             raise InvalidInput("every parameter is frozen, so there is nothing to train: freeze fewer layers")
         chosen = tuple(f"module.{layer}" for layer in layers)
+        inside = tuple(f"{layer}." for layer in chosen)
         self.frozen = frozenset(
             name
             for name, part in self.named_modules()
-            if isinstance(part, _BatchNorm)
-            and (batch_norm == "frozen" or name in chosen or name.startswith(tuple(f"{c}." for c in chosen)))
+            if (isinstance(part, _NormBase) and batch_norm == "frozen")
+            or (next(part.buffers(recurse=False), None) is not None and f"{name}.".startswith(inside))
         )
 
 
@@ -243,7 +245,11 @@ class _PlainBatchNorm(_BatchNorm):
 def check_preprocessing(given: Mapping[str, Sequence[float]], weights: Path | None) -> None:
     """Refuse weights that were hardened with another preprocessing: the outputs would be wrong without an error."""
     here = None if weights is None else RunDirectory(weights.parent)
-    if here is None or here.weights != weights or not here.preprocessing.is_file():
+    if here is None or here.weights != weights:
+        return
+    if not here.preprocessing.is_file():
+        if given and here.config.is_file() and read_config(here).get("recipe") == "harden":
+            raise InvalidInput(f"{weights} was hardened without preprocessing: leave --mean and --std away")
         return
     remedy = f"give the --mean and --std in {here.preprocessing}"
     if not given:

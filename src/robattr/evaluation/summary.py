@@ -56,14 +56,20 @@ def read_checked(path: Path) -> tuple[dict[str, Any], Rows]:
     return summary, records
 
 
-def columns(records: Rows) -> dict[str, dict[str, float | None]]:
+def columns(records: Rows, *, k: int) -> dict[str, dict[str, float | None]]:
     """Nat Acc and Adv Acc over all examples, each score over the examples that have it, with 95% intervals.
+
+    With k = 1 the top-k intersection of an example is 0 or 1, and its mean a share.
 
     {"nat_acc": {"value", "low", "high", "n"}, "adv_acc": …, "topk": …, "kendall": …, …}
     """
     shares = {name: intervals.proportion(r[key] for r in records) for name, key in ACCURACIES.items()}
     scored = [r for r in records if r["kept"] is not None]
-    means = {name: intervals.mean(r.get(name) for r in scored) for name in (*AGREEMENT, *CONTROLS, *FAITHFULNESS)}
+    kinds = dict.fromkeys(("topk", "noise_topk"), intervals.proportion if k == 1 else intervals.mean)
+    means = {
+        name: kinds.get(name, intervals.mean)(r.get(name) for r in scored)
+        for name in (*AGREEMENT, *CONTROLS, *FAITHFULNESS)
+    }
     return {name: e.plain() for name, e in {**shares, **means}.items()}
 
 
@@ -81,7 +87,7 @@ def summarise(records: Rows, protocol: Protocol) -> dict[str, Any]:
         "excluded": sum(r["excluded"] is not None for r in records),
         "settings": protocol.settings(),
         "seed": protocol.seed,
-        "columns": columns(records),
+        "columns": columns(records, k=protocol.eval_k),
         "never_kept": _share(not r["kept"] for r in scored),
         "diagnostics": {
             "completeness_gap": _median(d["completeness_gap"] for d in about),

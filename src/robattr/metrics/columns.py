@@ -47,7 +47,7 @@ PAPERS = (
     Column(
         "adv_acc",
         "Adv Acc.",
-        "share of the examples that are still classified correctly under an attack of the same ε on the prediction",
+        "share of the examples that are classified correctly after an attack of the same ε on the prediction",
         share=True,
     ),
     Column(
@@ -96,7 +96,7 @@ FURTHER = (
     Column(
         "insertion",
         "Insertion",
-        "mean probability of the label while the pixels are put into a black image in the order of the map",
+        "mean probability of the label while the pixels are put into an input of zeros in the order of the map",
     ),
     Column("insertion_attacked", "Insertion, attacked map", "Insertion in the order of the attacked map"),
     Column(
@@ -110,8 +110,8 @@ FAITHFULNESS = (  # does the map explain the prediction? Gains are positive wher
     Column(
         "insertion_over_random",
         "Ins. over random",
-        "mean probability of the label while the pixels are put into a black image in the order of the map, minus the "
-        "same in a random order; above 0 the map explains something",
+        "mean probability of the label while the pixels are put into an input of zeros in the order of the map, minus "
+        "the same in a random order; above 0 the map explains something",
         mark_best=True,
     ),
     Column(

@@ -32,7 +32,7 @@ def unexplained(e: EvaluationResults) -> tuple[str, ...]:
 
     They must insert the pixels that matter sooner than a random order and than the edges of the image do, with the
     whole interval of the gain above 0, and differ between images. Neither a map that ignores the model nor one that
-    ignores the image does.
+    ignores the image does. The features of a table have no edges, and one map for all rows may be right.
     """
     said = []
     for name, words in CONTROLS.items():
@@ -41,7 +41,8 @@ def unexplained(e: EvaluationResults) -> tuple[str, ...]:
             shown = cell_of(COLUMN[name], gain)
             said.append(f"they are not shown to order the pixels better than {words} does (insertion gain {shown})")
     cosine = e.column("same_class_cosine").get("value")
-    if cosine is not None and cosine >= CONSTANT:
+    images = e.column("insertion_over_edges").get("value") is not None
+    if images and cosine is not None and cosine >= CONSTANT:
         said.append(f"they hardly depend on the image (mean cosine {cosine:.2f} between different images of a class)")
     return tuple(said)
 
@@ -60,7 +61,7 @@ def finding(e: EvaluationResults) -> str:
     ahead = e.column("insertion_over_constant").get("high")
     behind = " The constant order finds the pixels that matter sooner than these maps." if (ahead or 0) < 0 else ""
     return (
-        "Mean probability of the label while the pixels are put into a black image in the order of the map: "
+        "Mean probability of the label while the pixels are put into an input of zeros in the order of the map: "
         f"{said}{after}.{behind}"
     )
 

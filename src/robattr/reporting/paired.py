@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from robattr.reporting.groups import Group
     from robattr.reporting.run_results import EvaluationResults
 
+FEW = 10  # with fewer examples than this nothing is settled, whatever the interval
 MOST_RIVALS = 12  # models that the best one is compared with: those next to it
 COMPARED = ("", "Difference", "95% interval", "p", "Examples", "Better")
 
@@ -37,8 +38,8 @@ def difference(first: EvaluationResults, second: EvaluationResults, key: str) ->
 
 
 def settled(d: Estimate) -> bool:
-    """Whether the interval of a difference excludes 0."""
-    return d.low > 0 or d.high < 0
+    """Whether the interval of a difference excludes 0, of as many examples as a verdict needs."""
+    return d.n >= FEW and (d.low > 0 or d.high < 0)
 
 
 def winner(evaluations: Sequence[EvaluationResults], key: str) -> EvaluationResults | None:
@@ -47,7 +48,8 @@ def winner(evaluations: Sequence[EvaluationResults], key: str) -> EvaluationResu
     if len(known) < 2:
         return None
     first, *others = sorted(known, key=lambda e: -float(e.column(key)["value"]))
-    return first if all(difference(e, first, key).low > 0 for e in others[:MOST_RIVALS]) else None
+    leads = (difference(e, first, key) for e in others[:MOST_RIVALS])
+    return first if all(settled(lead) and lead.low > 0 for lead in leads) else None
 
 
 def shown(column: Column, d: Estimate) -> str:

@@ -11,11 +11,11 @@ from robattr.metrics import intervals
 from robattr.metrics.columns import COLUMN
 from robattr.metrics.intervals import Estimate
 from robattr.reporting import faithfulness
+from robattr.reporting.paired import FEW
 from robattr.reporting.run_results import EvaluationResults, RunResults
 from robattr.reporting.tables import cell_of
 
 HOLDS, FRAGILE = 0.7, 0.5  # thresholds of the top-k intersection: for its interval's lower end, and for its value
-FEW = 10  # fewer scored examples than this have no verdict, whatever their interval
 CLEARLY = 0.1  # a difference in top-k intersection between noise and the attack that matters
 MANY = 0.1  # a share of examples scored 1, because no attack step kept the answer, that decides the score
 WIDE = 0.15  # an interval wider than this is inconclusive
@@ -170,7 +170,7 @@ def _findings(run: RunResults, main: EvaluationResults) -> Iterable[str]:
         yield faithfulness.finding(main)
     yield (
         f"The predictions: {_percent(main.column('nat_acc'))} of {main.summary['examples']} examples are "
-        f"classified correctly, {_percent(main.column('adv_acc'))} still are under an attack of the same ε."
+        f"classified correctly, {_percent(main.column('adv_acc'))} after an attack of the same ε on the predictions."
     )
     others = [
         e for e in strictest_first(run).evaluations if e is not main and e.column("topk").get("value") is not None
@@ -230,7 +230,7 @@ def _better_map(run: RunResults, main: EvaluationResults) -> str:
     if min((e.column("topk").get("n") or 0) for e in (main, *same)) < FEW:
         return ""
     sound = [e for e in same if not doubts_of(e) and not faithfulness.unexplained(e)]
-    better = [e for e in sound if (e.column("topk").get("low") or 0) > (main.column("topk").get("high") or 1)]
+    better = [e for e in sound if e.column("topk")["low"] > main.column("topk")["high"]]
     if not better:
         return ""
     best = max(better, key=lambda e: float(e.column("topk")["value"]))
