@@ -4,8 +4,8 @@
 
 A row is found in four stages. Each begins where it was stopped, when the same command is given again:
 
-    probe     a few steps measure the seconds of a step; half of the minutes, divided by it and by the number of
-              candidates, is the number of steps of each candidate
+    probe     a few steps measure the seconds of a step, compiled if the training is; half of the minutes, divided by it
+              and by the number of candidates, is the number of steps of each candidate
     search    every candidate is trained with a whole schedule of so many steps, and measured on validation images: its
               accuracy on all of them, and its maps on the first 100 under the paper's attack of 20 iterations
     training  the chosen settings anew, with as many steps as the minutes that are left allow
@@ -27,11 +27,13 @@ from __future__ import annotations
 import argparse
 import signal
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
+from statistics import median
 from typing import Any
 
 from robattr import recipes
@@ -86,6 +88,11 @@ class Row:
     key: str
     values: tuple[Any, ...]
 
+    def on(self, kind: str) -> Row:
+        """Compiled in every stage, or in none: the probe times what is trained."""
+        long = replace(self.run, steps=10**6)
+        return replace(self, run=replace(self.run, compile="always" if long.compiles(kind) else "never"))
+
     def fitted(self, steps: int, point: Mapping[str, Any]) -> TrainConfig:
         """The run with so many steps, at a point of the search: ramps, warm-up and average keep their shares of it."""
         run, share = settings.change(self.run, point), steps / self.run.steps
@@ -96,12 +103,6 @@ class Row:
             average=max(0.0, 1 - (1 - run.average) / share) if run.average else 0.0,
             validate_every=0, log_every=max(1, steps // 50), checkpoint_every=max(1, steps // 10),
         )  # fmt: skip
-
-    def final(self, decided: Mapping[str, Any], device: str) -> TrainConfig:
-        """The training that a search decided on; compiled if the candidates were, whose time its steps follow from."""
-        run = self.fitted(decided["final_steps"], decided["chosen"])
-        compiled = self.fitted(decided["steps"], decided["chosen"]).compiles(device)
-        return run if compiled else replace(run, compile="never")
 
 
 def row_of(dataset: str, name: str) -> Row:
@@ -139,9 +140,12 @@ def chosen(found: Sequence[Result], dataset: str) -> Result:
 def search(row: Row, here: Path, *, minutes: float, jobs: int, device: str, data_dir: Path | None) -> dict[str, Any]:
     """What `search.json` of the row's run says; searched in the folder `here` where the file does not exist."""
     file = RunDirectory(here.parents[1] / row.name).search
+    for known in (file, here / "probe.json"):
+        if known.is_file() and (before := read_object(known)["asked"]) != minutes:
+            raise InvalidInput(f"{known} is of --minutes {before:g}, got {minutes:g}: choose another --out")
     if file.is_file():
         return read_object(file)
-    probed = probe(row, here, device=device, data_dir=data_dir)
+    probed = probe(row, here, minutes=minutes, device=device, data_dir=data_dir)
     steps = max(1, int(60 * SEARCHED * minutes / len(row.values) / probed["step"]))
     measure = measure_on_validation(IMAGES, iterations=ITERATIONS, device=device, data_dir=data_dir)
 
@@ -160,15 +164,18 @@ def search(row: Row, here: Path, *, minutes: float, jobs: int, device: str, data
     paths = [here / name_of(result.point) for result in found]
     measured = [read_object(f)["seconds"] for path in paths if (f := path / "measured.json").is_file()]
     seconds = probed["seconds"] + sum(map(_trained, paths)) + sum(measured)
-    each = max(_trained(here / name_of(best.point)), steps * probed["step"])  # the first has one digit
-    left = max(0.0, 60 * minutes - seconds) / each
+    each, setup = _pace(here / name_of(best.point), steps, probed["step"])
+    left = int((60 * minutes - seconds - setup) / each)
+    if left < steps:
+        say(f"{row.name}: the search took {seconds / 60:.1f} of {minutes:g} minutes; trained as long as a candidate")
     decided = {
+        "asked": minutes,
         "minutes": round(seconds / 60, 2),
         "jobs": jobs,
         "chosen": dict(best.point),
         "tried": [{**r.point, **{c: round(e.value, 4) for c, e in r.scores.items()}} for r in found],
         "steps": steps,
-        "final_steps": max(steps, int(left * steps)),
+        "final_steps": max(steps, left),
     }
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, decided)
@@ -178,18 +185,31 @@ def search(row: Row, here: Path, *, minutes: float, jobs: int, device: str, data
     return decided
 
 
-def probe(row: Row, here: Path, *, device: str, data_dir: Path | None) -> dict[str, Any]:
+def probe(row: Row, here: Path, *, minutes: float, device: str, data_dir: Path | None) -> dict[str, Any]:
     """The seconds of a step, and of the whole probe; measured once."""
     file, steps = here / "probe.json", PROBE[choose_device(device).type]
     if not file.is_file():
+        rmtree(here / "probe", ignore_errors=True)  # resumed, it would time its warm-up
         run = replace(row.fitted(2 * steps, {row.key: row.values[0]}), log_every=steps, checkpoint_every=2 * steps)
         if not train(run, here / "probe", device=device, data_dir=data_dir).finished:
             raise KeyboardInterrupt
-        log = read_log(here / "probe" / "metrics.jsonl")
-        rate = [line["rate"] for line in log if "rate" in line][-1]
-        write_json(file, {"step": 1 / rate, "seconds": _trained(here / "probe")})
+        write_json(
+            file, {"asked": minutes, "step": 1 / _rates(here / "probe")[-1], "seconds": _trained(here / "probe")}
+        )
     rmtree(here / "probe", ignore_errors=True)
     return read_object(file)
+
+
+def _pace(path: Path, steps: int, probed: float) -> tuple[float, float]:
+    """The seconds of a step of a training without its first lines, and of what came before: compilation, warm-up."""
+    rates, seconds = _rates(path), _trained(path)
+    each = 1 / median(rates[len(rates) // 5 :]) if len(rates) > 4 else max(seconds / steps, probed)
+    return each, max(0.0, seconds - steps * each)
+
+
+def _rates(path: Path) -> list[float]:
+    """Steps per second, by the lines of the log."""
+    return [line["rate"] for line in read_log(path / "metrics.jsonl") if "rate" in line]
 
 
 def _trained(path: Path) -> float:
@@ -201,13 +221,12 @@ def fill(
     row: Row, out: Path, *, minutes: float, jobs: int, examples: int, device: str, data_dir: Path | None
 ) -> int | None:
     """Do what is left of a row; returns the signal that stopped it."""
-    folder = out / row.run.dataset
+    folder, row = out / row.run.dataset, row.on(choose_device(device).type)
     try:
         decided = search(
             row, folder / "search" / row.name, minutes=minutes, jobs=jobs, device=device, data_dir=data_dir
         )
-        final = row.final(decided, choose_device(device).type)
-        job = Job(final, folder / row.name, "ig", examples, "strict")
+        job = Job(row.fitted(decided["final_steps"], decided["chosen"]), folder / row.name, "ig", examples, "strict")
         if stopped := execute(tasks([job]), device=device, data_dir=data_dir):
             return stopped.signal
         for path, new in write_records(read_runs([job.path]), out / "records", force=True):
@@ -216,6 +235,8 @@ def fill(
         return signal.SIGINT
     except RobattrError as error:  # the other rows go on
         say(f"no row for {row.name}: {error}")
+    except Exception:  # also here: an error of the device, for instance
+        say(f"no row for {row.name}: {traceback.format_exc()}")
     return None
 
 

@@ -84,6 +84,10 @@ def test_a_folder_keeps_its_class_names_in_every_evaluation(trained: Path) -> No
         assert summary["dataset"] == "pets"
     scores = measure_on_validation(4, device="cpu")(trained)
     assert list(scores) == ["nat_acc", "adv_acc", "topk", "kendall"]
+    config = json.loads((trained / "config.json").read_text(encoding="utf-8"))
+    (trained / "config.json").write_text(json.dumps({**config, "eps": config["eps"] / 1000}), encoding="utf-8")
+    assert measure_on_validation(4, device="cpu")(trained) == scores, "every run of a sweep is attacked within one ε"
+    (trained / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 @pytest.mark.usefixtures("quick")

@@ -197,7 +197,8 @@ def measure_on_validation(
     """A measure of run directories for `training.sweep`, on the validation split.
 
     Accuracy; with examples > 0 also accuracy under PGD, and top-k intersection and Kendall correlation of the IG maps
-    of correctly classified examples under the paper's attribution attack, on the first `examples`; with intervals.
+    of correctly classified examples under the paper's attribution attack, on the first `examples`; with intervals. Its
+    ε is the protocol's, the same for all runs, whatever they were trained with.
     `iterations` of that attack replace the protocol's.
     """
 
@@ -210,7 +211,7 @@ def measure_on_validation(
         scores = {"nat_acc": intervals.proportion([1.0] * hits + [0.0] * (n - hits))}
         if not examples:
             return scores
-        protocol = for_dataset(run.data, eps=run.config.eps if run.config else None)
+        protocol = for_dataset(run.data)
         protocol = protocol if iterations is None else protocol.with_steps(iterations)
         x, y, ids = run.data.examples("validation", examples)
         map = integrated_gradients(protocol.N)

@@ -38,6 +38,7 @@ def dataset(counts: tuple[int, ...], *, per_class: int = 0, size: int = 8, equal
         (lambda: data.Batches(dataset((3, 3)), 0), "expected a batch size >= 1, got 0"),
         (lambda: data.Batches(dataset((3, 3)), 2).batch(-1), "expected a step >= 0, got -1"),
         (lambda: data.Batches(dataset((3, 0), per_class=5), 2), "cannot balance classes without examples"),
+        (lambda: data.Batches(dataset((3, 6), per_class=5), 2), "expected per_class of at least 6"),
     ],
 )
 def test_mistakes_are_named(broken, message: str) -> None:

@@ -20,7 +20,7 @@ from memory_fixtures import needs_gpu
 from robattr import load_model
 from robattr.cli import app
 from robattr.data.batches import AUGMENTATION, MIRROR, ORDER, generator
-from robattr.engine.processes import World
+from robattr.engine.processes import World, join
 from robattr.errors import InvalidInput
 from robattr.formula import Rho, cross_entropy
 from robattr.training.checkpoint import listed
@@ -77,6 +77,9 @@ def work(folder: Path) -> None:
     rank, before = os.environ["RANK"], threads()
     train(BASE, folder / "run", dataset=tiny_data(), model=tiny_net(), device="cpu")
     (folder / rank).write_text(f"{before} {threads()}")
+    for number in range(8):  # one call after another under one torchrun
+        with join("cpu") as world:
+            assert world.total(torch.full((3,), float(number))).tolist() == [2.0 * number] * 3
     torch.distributed.init_process_group("gloo")
     for name, (run, net) in CASES.items():
         model = tiny_net(**net)

@@ -171,7 +171,7 @@ def test_every_way_to_run_the_formula_calls_the_same_functions(monkeypatch: pyte
     monkeypatch.setattr(World, "total", lambda _, flat: (summed.append(flat), flat)[1])
 
     def state(engine: Step) -> TrainState:
-        return TrainState(net, torch.optim.SGD(net.parameters(), lr=0.0), rho, engine)
+        return TrainState(net, torch.optim.SGD(net.parameters(), lr=0.0), rho, engine, data="")
 
     ways = {
         "loop": lambda: rho(net, x, y).value.mean().backward(),

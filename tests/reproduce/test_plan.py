@@ -49,6 +49,18 @@ def test_a_changed_setting_reaches_the_runs_whose_objective_has_it(tmp_path: Pat
     assert found == {"natural": plain, "madry": plain, "ig-norm": fewer, "ig-sum-norm": fewer}
 
 
+def test_a_changed_setting_reaches_the_runs_that_others_start_from(tmp_path: Path) -> None:
+    made = jobs("figure1", tmp_path, datasets=["mnist"], kind="tuned", changes=["steps=10"])
+    assert len(made) > len({job.run.method for job in jobs("figure1", tmp_path, datasets=["mnist"])})
+    assert {job.run.steps for job in made} == {10}
+
+
+def test_a_ramp_of_what_an_objective_has_not_is_left_out(tmp_path: Path) -> None:
+    made = jobs("table1", tmp_path, datasets=["mnist"], changes=["weight_ramp=0,100"])
+    ramps = {job.run.method: job.run.weight_ramp for job in made}
+    assert ramps == {"natural": (), "madry": (), "ig-norm": (0, 100), "ig-sum-norm": (0, 100)}
+
+
 @pytest.mark.parametrize(
     ("target", "word", "said"),
     [

@@ -65,11 +65,19 @@ def test_a_schedule_is_stretched_to_the_steps() -> None:
     assert (shortest.eps_ramp, shortest.warmup) == ((0, 1), 0)
 
 
-def test_a_training_is_compiled_if_what_its_steps_were_timed_on_was() -> None:
-    row = row_of("gtsrb", "ig-norm")
-    for steps, compiled in ((1000, False), (2000, True)):
-        run = row.final({"steps": steps, "final_steps": 5000, "chosen": {"weight": 0.3}}, "cuda")
-        assert (run.steps, run.weight, run.compiles("cuda")) == (5000, 0.3, compiled)
+@pytest.mark.parametrize(("method", "kind", "compiled"), [
+    ("ig-norm", "cuda", True), ("ig-norm", "cpu", False), ("natural", "cuda", False),
+])  # fmt: skip
+def test_all_stages_are_compiled_or_none(method: str, kind: str, compiled: bool) -> None:
+    row = row_of("gtsrb", method).on(kind)
+    assert [row.fitted(steps, {}).compiles(kind) for steps in (100, 2000, 50_000)] == [compiled] * 3
+
+
+def test_the_pace_leaves_out_what_comes_before_the_first_steps(tmp_path: Path) -> None:
+    """Ten seconds of compilation, then a hundredth of a second a step."""
+    lines = [{"step": 10 * i, "rate": 10 / s, "seconds": s} for i, s in enumerate([10.1, *[0.1] * 9], start=1)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps({**line, "loss": 1.0}) + "\n" for line in lines))
+    assert methods._pace(tmp_path, 100, 1.0) == (pytest.approx(0.01), pytest.approx(10.0))
 
 
 def found(*scores: tuple[float, float, float] | None) -> list[Result]:
@@ -129,7 +137,7 @@ def probed(out: Path, method: str, seconds: float) -> None:
     """Write a probe: a step takes so many seconds, and it took a minute itself, so that no time is left in the end."""
     file = out / "fashion-mini/search" / method / "probe.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"step": seconds, "seconds": 60.0}))
+    file.write_text(json.dumps({"asked": 0.004, "step": seconds, "seconds": 60.0}))
 
 
 def run(out: Path, kill_at: int = 0) -> int | None:
@@ -220,6 +228,8 @@ def test_the_program_plans_fills_and_says_what_failed(
     assert len(list((tmp_path / "records").glob("*-ig.json"))) == 2
     assert main([*words, "--dry-run"]) == 0
     assert "steps each, then" in capfd.readouterr().out
+    assert main([*words[:-1], "0.005"]) == 0  # the rows are there
+    assert "is of --minutes 0.004, got 0.005: choose another --out" in capfd.readouterr().err
     assert main(["fashion-mini", "trade"]) == 1
     assert "did you mean 'trades'" in capfd.readouterr().out
 
@@ -231,7 +241,18 @@ def test_an_interrupt_stops_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_probe_measures_the_seconds_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last of two lines of the log counts: the first has the time to begin."""
-    probed = methods.probe(row_of("fashion-mini", "natural"), tmp_path, device="cpu", data_dir=None)
+    probed = methods.probe(row_of("fashion-mini", "natural"), tmp_path, minutes=1.0, device="cpu", data_dir=None)
     assert 0 < probed["step"] * methods.PROBE[choose_device("cpu").type] <= probed["seconds"] + 0.05  # which is rounded
     monkeypatch.setattr(methods, "train", None)
-    assert methods.probe(row_of("fashion-mini", "natural"), tmp_path, device="cpu", data_dir=None) == probed
+    again = methods.probe(row_of("fashion-mini", "natural"), tmp_path, minutes=1.0, device="cpu", data_dir=None)
+    assert again == probed
+
+
+def test_any_error_leaves_the_other_rows_alone(tmp_path: Path, monkeypatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access")
+
+    monkeypatch.setattr(methods, "search", broken)
+    settings = {"minutes": 1.0, "jobs": 1, "examples": 3, "device": "cpu", "data_dir": None}
+    assert fill(row_of("fashion-mini", "natural"), tmp_path, **settings) is None
+    assert "no row for natural: Traceback" in capfd.readouterr().err

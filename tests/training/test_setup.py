@@ -79,6 +79,17 @@ def test_other_data_than_those_that_a_run_began_with(tmp_path, part: str) -> Non
     assert train(replace(run, steps=4), tmp_path / "run", dataset=tiny_data(), model=tiny_net(), device="cpu").step == 4
 
 
+def test_a_full_run_trains_on_the_validation_images_of_the_data_that_it_was_given(tmp_path) -> None:
+    data = tiny_data()
+    call = {"dataset": data, "device": "cpu"}
+    held, full = (
+        train(replace(QUICK, steps=3, full=full), tmp_path / str(full), model=tiny_net(), **call)
+        for full in (False, True)
+    )
+    assert held.val_accuracy is not None
+    assert full.val_accuracy is None
+
+
 def test_a_run_is_of_the_data_that_it_was_given(tmp_path) -> None:
     run = replace(QUICK, steps=1, dataset="fashion-mini")
     made = train(run, tmp_path / "run", dataset=tiny_data(), model=tiny_net(), device="cpu")

@@ -21,7 +21,7 @@ from robattr.engine.processes import World
 from robattr.errors import CheckpointError, InvalidInput
 from robattr.metrics.intervals import Estimate
 from robattr.runs import measure_on_validation
-from robattr.training.axes import Span, name_of, parse_axes, parse_axis
+from robattr.training.axes import Span, check_grid, name_of, parse_axes, parse_axis
 from robattr.training.loop import Outcome
 from robattr.training.step import validate
 from robattr.training.sweep import Result, sweep, table
@@ -163,6 +163,11 @@ def test_what_cannot_be_compared_on_validation_data_is_refused(tmp_path):
     few = from_tensors(x, y, name="few")
     with pytest.raises(InvalidInput, match="few has no validation examples"):
         validate(torch.nn.Linear(1, 1), few, world=World(0, 1, torch.device("cpu")))
+
+
+def test_points_of_one_name_are_refused():
+    with pytest.raises(InvalidInput, match=r"expected different points, got two at lr=0\.123457"):
+        check_grid(RUN, {"lr": [0.12345678, 0.12345679]})
 
 
 def test_the_table_has_intervals_and_marks_what_stands_out():

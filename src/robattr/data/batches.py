@@ -107,6 +107,11 @@ class Batches:
         if not bool(counts.all()):
             empty = [name for name, count in zip(dataset.classes, counts.tolist(), strict=True) if not count]
             raise InvalidInput(f"{dataset.name}: cannot balance classes without examples: {', '.join(empty)}")
+        if (most := int(counts.max())) > dataset.per_class:
+            raise InvalidInput(
+                f"{dataset.name}: expected per_class of at least {most}, the examples of the largest class, got "
+                f"{dataset.per_class}: the others would never be seen"
+            )
         by_class = dataset.train.labels.cpu().argsort(stable=True)
         self._counts = counts.to(self._device)
         self._starts = (counts.cumsum(0) - counts).to(self._device)

@@ -117,9 +117,10 @@ class Dataset:
     @cached_property
     def digest(self) -> str:
         """A hash of the classes and the training split: a training continues on no other ones."""
-        found = hashlib.sha256(repr((self.classes, self.bounds, tuple(self.train.images.shape))).encode())
+        about = self.classes, self.bounds, self.equalised, self.per_class, tuple(self.train.images.shape)
+        found = hashlib.sha256(repr(about).encode())
         for stored in (self.train.images, self.train.labels):
-            found.update(stored.cpu().contiguous().numpy().tobytes())
+            found.update(stored.cpu().contiguous().numpy().data)
         return found.hexdigest()[:16]
 
     def __repr__(self) -> str:

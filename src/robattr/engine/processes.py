@@ -8,6 +8,7 @@ its own slice of both.
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,6 +83,9 @@ class World:
         return held[0]
 
 
+_joins = itertools.count()  # of this process: the same number in all
+
+
 @contextmanager
 def join(device: str = "auto") -> Iterator[World]:
     """The processes that `torchrun` started (gloo on CPUs, nccl on GPUs), or this one alone.
@@ -100,9 +104,10 @@ def join(device: str = "auto") -> Iterator[World]:
     # Imported under a group, as the first step of an optimizer would, it keeps the group in defaults of its functions;
     # the group's threads then outlive `destroy_process_group`, and one that wakes at the very end aborts the process.
     importlib.import_module("torch._dynamo")
-    # torchrun keeps one store across restarts: without a prefix, new workers would find the addresses of dead ones.
+    # torchrun keeps one store across restarts and joins: without a prefix, processes would find the addresses of dead
+    # workers and of the group before.
     store, rank, size = next(rendezvous("env://"))
-    fresh = dist.PrefixStore(f"attempt-{restarts()}", store)  # type: ignore[attr-defined]
+    fresh = dist.PrefixStore(f"attempt-{restarts()}-{next(_joins)}", store)  # type: ignore[attr-defined]
     dist.init_process_group("nccl" if place.type == "cuda" else "gloo", store=fresh, rank=rank, world_size=size)
     try:
         yield World(rank, size, place)

@@ -70,12 +70,12 @@ def thin(rows: Sequence[Sequence[float]], most: int) -> np.ndarray[Any, Any]:
 
 
 def _seconds(logged: Lines) -> float | None:
-    """Σ Δstep / rate, where rate is the steps per second since the line before."""
+    """The sum over the lines; of older logs Σ Δstep / rate, steps per second since the line before."""
     total, before = 0.0, 0
     for line in logged:
         if not line.get("rate"):
             return None
-        total, before = total + (line["step"] - before) / line["rate"], line["step"]
+        total, before = total + line.get("seconds", (line["step"] - before) / line["rate"]), line["step"]
     return round(total, 1) if logged else None
 
 

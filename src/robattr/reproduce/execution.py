@@ -72,7 +72,7 @@ def execute(
 
 def evaluate_job(job: Job, *, device: str, data_dir: Path | None, watch: Watch) -> None:
     """Evaluate a trained job, or continue its evaluation; writes the records into the run directory."""
-    opened = open_run(job.path, data_dir=data_dir)
+    opened = open_run(job.path, data_dir=data_dir, trust=":" in job.run.model)  # the job itself names that code
     where = choose_device(device)
     protocol = named(job.protocol, for_dataset(opened.data))
     x, y, ids = opened.data.examples("test", job.examples)

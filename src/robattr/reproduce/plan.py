@@ -120,6 +120,7 @@ def jobs(
             run = _own(dataset, method) if ":" in method else recipes.get(f"{dataset}/{method}{suffix}")
             run = _changed(replace(run, seed=seed), changes)
             if first := recipes.before(run):
+                first = _changed(first, changes)
                 start = Job(first, out / dataset / _folder(first), target.map, 0, protocol)
                 run = replace(run, warm_start=start.path.as_posix())
                 made += [] if any(job.path == start.path for job in made) else [start]
@@ -137,6 +138,8 @@ def _changed(run: TrainConfig, changes: Sequence[str]) -> TrainConfig:
     rho = run.objective()
 
     def counts(key: str, value: Any) -> bool:
+        if key in ("weight_ramp", "eps_ramp"):
+            return run.own is not None or run.uses(key.removesuffix("_ramp"))
         return key not in FORMULA or replace(run, **{key: value}).objective() != rho
 
     return change_by_words(run, [word for word in changes if counts(*parse_word(word))])

@@ -70,11 +70,15 @@ def grid(over: Mapping[str, Axis]) -> list[dict[str, Any]]:
 
 def check_grid(run: TrainConfig, over: Mapping[str, Axis]) -> None:
     """Check every point of a grid, before any of them is trained."""
+    known = set[str]()
     for point in grid(over):
         try:
             settings.change(run, point)
         except InvalidInput as error:
             raise InvalidInput(f"at {name_of(point)}: {error}") from error
+        if name_of(point) in known:
+            raise InvalidInput(f"expected different points, got two at {name_of(point)}: leave one of them out")
+        known.add(name_of(point))
 
 
 def name_of(point: Point) -> str:

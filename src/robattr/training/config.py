@@ -170,8 +170,10 @@ class TrainConfig:
         """Whether the objective depends on a number such as `weight`, which Madry's does not."""
         if self.own is not None and not self.own.follows_config:
             return False
-        changed = replace(self, **{key: 2 * getattr(self, key) + 1})
-        return changed.objective() != self.objective()
+        value = getattr(self, key)
+        large = isinstance(value, int) and value > 1000
+        other: dict[str, Any] = {key: value - 1 if large else 2 * value + 1}
+        return replace(self, **other).objective() != self.objective()
 
     def unreached(self) -> list[str]:
         """Notes on settings whose full value a shortened run never reaches (λ, ε, the learning rate)."""

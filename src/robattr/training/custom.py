@@ -17,6 +17,7 @@ from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from robattr.errors import InvalidInput, RobattrError, brief
@@ -222,7 +223,7 @@ def _parts(thing: Any, seen: dict[int, Any]) -> Iterator[bytes]:
     seen[id(thing)] = thing
     inside: list[Any] = []
     if isinstance(thing, Tensor):
-        yield thing.detach().cpu().contiguous().numpy().tobytes()
+        yield thing.detach().cpu().flatten().view(torch.uint8).numpy().tobytes()  # numpy has no bf16
     elif isinstance(thing, nn.Module):
         inside = [type(thing), thing.state_dict()]
     elif isinstance(thing, dict):

@@ -48,11 +48,11 @@ class Log:
         for tracker in self._trackers:
             tracker.close()
 
-    def rate(self, step: int) -> float:
-        """Steps per second since the last call."""
+    def pace(self, step: int) -> dict[str, float]:
+        """The seconds since the last call, and the steps per second."""
         (before, then), now = self._clock, time.perf_counter()
         self._clock = (step, now)
-        return (step - before) / max(now - then, 1e-9)
+        return {"rate": (step - before) / max(now - then, 1e-9), "seconds": round(now - then, 6)}
 
     def write(self, record: Record) -> None:
         """Append a line to `metrics.jsonl` and show it on the other outputs."""

@@ -54,7 +54,8 @@ def train(
     """Train as `run` says, in the directory `out`, or continue the run in it; with `fresh`, discard that run first.
 
     `objective` replaces the method of `run`: any `Robust` or `Distributional`, or a function rho(model, x, y) that
-    returns a `Rho`. `dataset` and `model` replace those that `run` names; the model is trained in place. Under
+    returns a `Rho`. `dataset` and `model` replace those that `run` names; the model is trained in place, all of it in
+    train mode. Under
     `torchrun` every process makes the same call. A run that is killed and continued ends with the same weights as an
     uninterrupted one, on a CPU bit for bit.
     """
@@ -74,6 +75,7 @@ def train(
     ):
         dtype = torch.float64 if run.precision == "fp64" else torch.float32
         data = dataset or load_dataset(run, data_dir)
+        data = data.full() if run.full and len(data.validation) else data
         batches = Batches(data, size=run.batch, seed=run.seed, mirror=run.mirror, device=world.device)
         share = world.share(batches.size)
         state, notes = init_or_resume(run, here, data=data, model=model, world=world, dtype=dtype)
@@ -111,7 +113,7 @@ def train(
                     ) from None
                 log.say(*state.engine.notes)
                 if metrics and due(run.log_every):
-                    log.write({"step": step, **metrics.record(state, run), "rate": log.rate(step)})
+                    log.write({"step": step, **metrics.record(state, run), **log.pace(step)})
                 log.advance(step)
                 if due(run.validate_every) and len(data.validation):
                     with state.averaged_weights() as averaged:

@@ -91,7 +91,8 @@ class RunDirectory:
                 held.enter_context(locked(self.records, name))
             for folder in (self.checkpoints, self.records, self.path / "tensorboard"):
                 shutil.rmtree(folder, ignore_errors=True)
-            for file in (self.weights, self.metrics, self.scores, self.search, self.environment, self.config):
+            tracked = self.path / "wandb.id"
+            for file in (self.weights, self.metrics, self.scores, self.search, self.environment, self.config, tracked):
                 file.unlink(missing_ok=True)
 
 

@@ -68,6 +68,9 @@ class TrainState:
     @contextmanager
     def averaged_weights(self) -> Iterator[nn.Module]:
         """The model with the averaged weights, if there are any; restores its own on exit."""
+        if self.averaged is None:
+            yield self.model
+            return
         own = [p.detach().clone() for p in self.model.parameters()]
         self.use_average()
         try:

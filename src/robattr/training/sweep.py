@@ -16,6 +16,7 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+from robattr import data as datasets
 from robattr._extras import need
 from robattr._form import check_form, parse_json
 from robattr._progress import say
@@ -29,6 +30,7 @@ from robattr.training.axes import Axis, Point, Span, check_grid, grid, name_of
 from robattr.training.config import Objective, TrainConfig
 from robattr.training.loop import train
 from robattr.training.run_directory import discard
+from robattr.training.setup import load_dataset
 
 Scores = dict[str, Estimate]
 Measure = Callable[[Path], Scores]
@@ -72,7 +74,8 @@ def sweep(
     if trials is None:
         check_grid(run, over)
     around = {key: value for key, value in {**run.decisive(), "steps": run.steps}.items() if key not in over}
-    label = json.dumps([around, by])  # scores of other settings or measures are not reused
+    own = {} if run.dataset in datasets.names() else {"data": load_dataset(run, data_dir).digest}
+    label = json.dumps([{**around, **own}, by])  # scores of other settings, data or measures are not reused
 
     if fresh:
         for path, _ in _begun(out, over):
