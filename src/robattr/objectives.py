@@ -246,7 +246,8 @@ def art(weight: float, within: Neighbourhood, by: Ascent, *, loss: Scalar = cros
     d⁺(u) = max_{z ∈ {x, x*}} 1 − cos(u, ∇f_y(z)),  d⁻(u) = min_{z ∈ {x, x*}} 1 − cos(u, ∇f_i*(z)), i* the best wrong
     class. x* climbs log(1 + exp(d⁺ − d⁻)) at x' alone. The code is followed where the paper is shorter, except that it
     attacks only the 1000 largest entries of ∇f_y, and takes the gradients of a softplus copy of the network (β = 50):
-    pass a smooth model.
+    pass a smooth model. In a network that standardises each image, as the paper's on GTSRB, x is orthogonal to ∇f(x):
+    d⁺ and d⁻ are 1 at x' alone, and x* is where the ascent began, up to rounding.
     """
     own, other = Gradient(of=logit), Gradient(of=wrong_logit)
     contrast = (_contrast(own, other, the_input) + _contrast(own, other, clean(the_input))) / 2

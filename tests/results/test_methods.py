@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from evaluation_fixtures import shorten_search
 from forked import start
 from results import leaderboard, methods
 from results.methods import DATASETS, TRIED, chosen, fill, main, row_of
+from robattr import models
+from robattr.attacks import integrated_gradients, simple_gradient
 from robattr.engine.processes import choose_device
 from robattr.errors import Diverged
 from robattr.evaluation import protocol
+from robattr.formula import midpoint
 from robattr.metrics.intervals import Estimate
 from robattr.reporting.run_results import read_runs
 from robattr.training.sweep import Result
@@ -232,6 +236,22 @@ def test_the_program_plans_fills_and_says_what_failed(
     assert "is of --minutes 0.004, got 0.005: choose another --out" in capfd.readouterr().err
     assert main(["fashion-mini", "trade"]) == 1
     assert "did you mean 'trades'" in capfd.readouterr().out
+
+
+def test_art_is_left_out_where_it_has_no_direction(capfd: pytest.CaptureFixture[str]) -> None:
+    """The network of GTSRB standardises an image: it is orthogonal to its gradient, and IG has one direction."""
+    torch.manual_seed(0)
+    net, x, y = models.for_dataset("gtsrb").double(), 255 * torch.rand(2, 3, 32, 32).double(), torch.tensor([3, 7])
+    slope, one, five = (
+        map.of(net, x, y).flatten(1)
+        for map in (simple_gradient(), *(integrated_gradients(rule=midpoint(m)) for m in (1, 5)))
+    )
+    assert torch.cosine_similarity(slope, x.flatten(1)).abs().max() < 1e-9
+    assert torch.cosine_similarity(one, five).min() > 1 - 1e-9
+    assert {row_of("gtsrb", name).run.m for name in ("igr", "aat")} == {1}
+    assert main(["gtsrb", "--dry-run"]) == 0
+    assert "gtsrb/art" not in capfd.readouterr().out
+    assert main(["gtsrb", "art", "--dry-run"]) == 1
 
 
 def test_an_interrupt_stops_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
