@@ -6,6 +6,7 @@ import json
 import pickle
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 
 import pytest
 import torch
@@ -32,6 +33,8 @@ from robattr import (
 from robattr.cli import app
 from robattr.cli.train import resolve
 from robattr.errors import CheckpointError, InvalidInput
+from robattr.formula import Best, Box
+from robattr.formula.ascent import Annealed
 from robattr.training import custom, train
 from robattr.training.config import TrainConfig
 from train_fixtures import QUICK, lines, tiny_data, tiny_net, weights
@@ -117,6 +120,16 @@ def test_ramps_scale_every_term_of_a_sum(tmp_path):
     first, second = run.at(1).objective().terms
     assert (first.weight, first.within.radius, first.by.step_size) == (0.25, 0.05, 0.025)
     assert (second.weight, second.within.radius) == (1.5, 0.1)
+
+
+def test_a_ramp_of_eps_scales_the_steps_of_every_ascent_and_needs_a_radius():
+    ramped = TrainConfig(eps_ramp=(0, 10))
+    for by, key in ((Best(PGD(2, 0.05)), "ascent.step_size"), (Annealed(3, 0.2, 0.05), "first")):
+        rho = ramped.with_objective(objectives.ig_norm(1.0, LinfBall(0.1), by, m=2)).at(5).objective((0.0, 1.0))
+        assert rho.within.radius == pytest.approx(0.05)
+        assert attrgetter(key)(rho.by) == pytest.approx(attrgetter(key)(by) / 2)
+    with pytest.raises(InvalidInput, match="eps_ramp has no effect on Box"):
+        ramped.with_objective(objectives.ig_norm(1.0, Box(0.1, 0.1), PGD(2, 0.05), m=2)).at(5).objective((0.0, 1.0))
 
 
 def test_another_objective_does_not_continue_a_run(tmp_path):

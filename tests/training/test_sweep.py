@@ -165,6 +165,11 @@ def test_what_cannot_be_compared_on_validation_data_is_refused(tmp_path):
         validate(torch.nn.Linear(1, 1), few, world=World(0, 1, torch.device("cpu")))
 
 
+def test_a_number_without_effect_is_refused():
+    with pytest.raises(InvalidInput, match="cannot sweep m: it has no effect on the objective of method=natural"):
+        check_grid(replace(RUN, method="natural"), {"m": [2, 10]})
+
+
 def test_points_of_one_name_are_refused():
     with pytest.raises(InvalidInput, match=r"expected different points, got two at lr=0\.123457"):
         check_grid(RUN, {"lr": [0.12345678, 0.12345679]})

@@ -73,9 +73,12 @@ def check_grid(run: TrainConfig, over: Mapping[str, Axis]) -> None:
     known = set[str]()
     for point in grid(over):
         try:
-            settings.change(run, point)
+            changed = settings.change(run, point)
         except InvalidInput as error:
             raise InvalidInput(f"at {name_of(point)}: {error}") from error
+        numbers = (key for key, value in point.items() if key in settings.FORMULA and type(value) in (int, float))
+        if idle := next((key for key in numbers if not changed.uses(key)), None):
+            raise InvalidInput(f"cannot sweep {idle}: it has no effect on the objective of method={changed.method}")
         if name_of(point) in known:
             raise InvalidInput(f"expected different points, got two at {name_of(point)}: leave one of them out")
         known.add(name_of(point))

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from robattr.errors import InvalidInput, RobattrError, brief
-from robattr.formula import IG, Change, Distributional, Joint, Rho, Robust, at_output, displacement
+from robattr.formula import IG, Change, Distributional, Everywhere, Joint, Rho, Robust, at_output, displacement
 from robattr.formula.change import Clean, Combined, Compared, Measured, Value
 from robattr.formula.maps import BaselineIG, Logits, Magnitude, RunnerUp, Target, TheInput
 from robattr.formula.network import Model
@@ -194,9 +194,18 @@ def _scaled(objective: Any, weight: float, eps: float) -> Any:
     rho: Any = objective
     within, by = rho.within, rho.by
     if hasattr(within, "radius"):
-        within = replace(within, radius=within.radius * eps)
-        by = replace(by, step_size=by.step_size * eps) if hasattr(by, "step_size") else by
+        within, by = replace(within, radius=within.radius * eps), _shorter(by, eps)
+    elif eps != 1 and not isinstance(within, Everywhere):
+        raise InvalidInput(f"eps_ramp has no effect on {within}, which has no radius: set eps_ramp= to nothing")
     return replace(rho, weight=rho.weight * weight, within=within, by=by)
+
+
+def _shorter(by: Any, eps: float) -> Any:
+    """The ascent with its step sizes multiplied by `eps`."""
+    if hasattr(by, "ascent"):
+        return replace(by, ascent=_shorter(by.ascent, eps))
+    sizes = {key: getattr(by, key) * eps for key in ("step_size", "first", "last") if hasattr(by, key)}
+    return replace(by, **sizes) if sizes else by
 
 
 def text_of(objective: object) -> str:
