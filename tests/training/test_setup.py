@@ -111,3 +111,13 @@ def test_a_network_that_is_not_the_one_a_run_began_with(tmp_path, change: Callab
     change(other)
     with pytest.raises(CheckpointError, match=f"started with another network .*{words}.*choose another --out"):
         train(replace(run, steps=4), tmp_path / "run", dataset=tiny_data(), model=other, device="cpu")
+
+
+def test_weights_that_know_the_validation_images_are_announced(tmp_path, capsys) -> None:
+    call = {"dataset": tiny_data(), "device": "cpu"}
+    for full in (True, False):
+        first = train(replace(QUICK, steps=1, full=full), tmp_path / f"first-{full}", model=tiny_net(), **call)
+        capsys.readouterr()
+        warm = replace(QUICK, steps=1, warm_start=str(first.path / "model.safetensors"))
+        train(warm, tmp_path / f"warm-{full}", model=tiny_net(), **call)
+        assert ("were trained on the validation images, too" in "".join(capsys.readouterr())) == full

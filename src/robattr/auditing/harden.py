@@ -25,7 +25,6 @@ from robattr.evaluation.summary import compare
 from robattr.formula.checks import check_whole
 from robattr.metrics.intervals import Comparison
 from robattr.reporting import audit_sections
-from robattr.reporting.audit_sections import Section
 from robattr.reporting.html import write_page
 from robattr.reporting.run_results import RunResults
 from robattr.reporting.verdict import Verdict, strictest, verdict
@@ -235,10 +234,7 @@ def _restored(tuned: WrappedModel, model: nn.Module) -> nn.Module:
 
 
 def _page(before: RunResults, after: RunResults, path: Path, *, of: str) -> Path:
-    judged = verdict(after)
-    verdicts = [
-        Section("Before", (verdict(before).headline,)),
-        Section(f"After {after.name}", (judged.headline,), points=judged.next_steps),
-    ]
+    was, _ = audit_sections.opening(before, title="Before")
     closing = audit_sections.closing(after, notes_of=before)
+    verdicts = [was, *audit_sections.opening(after, title=f"After {after.name}")]
     return write_page([before, after], path, title=f"Hardening {of}", opening=verdicts, closing=closing)

@@ -36,11 +36,11 @@ def audits(runs: Sequence[RunResults]) -> list[RunResults]:
     return [run for run in runs if run.method == METHOD and run.evaluations]
 
 
-def opening(run: RunResults) -> list[Section]:
-    """The sections before the numbers."""
+def opening(run: RunResults, *, title: str = "Verdict") -> list[Section]:
+    """The sections before the numbers: the verdict, and what to do next."""
     found = verdict(run)
     return [
-        Section("Verdict", (found.headline, *found.findings), points=tuple(f"Doubt: {each}." for each in found.doubts)),
+        Section(title, (found.headline, *found.findings), points=tuple(f"Doubt: {each}." for each in found.doubts)),
         Section("What to do next", points=found.next_steps),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from inspect import signature
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from robattr import data as datasets
 from robattr import models
+from robattr._form import parse_json
 from robattr.data import Dataset
 from robattr.engine import Step, layout
 from robattr.engine.processes import World
@@ -48,7 +50,7 @@ def init_or_resume(
         content, refused = checkpoint.load_latest(here.checkpoints, run)
         if content is None:
             if run.warm_start:
-                load_weights(model, run.warm_start)
+                notes += _leaks(load_weights(model, run.warm_start), run)
             content = save(state, run, here)
         notes += [f"skipped a checkpoint: {reason}" for reason in refused]
     kept = checkpoint.unpack(world.from_leader(content))
@@ -147,8 +149,20 @@ def check_fit(model: nn.Module, data: Dataset, x: Tensor) -> None:
         )
 
 
-def load_weights(model: nn.Module, ref: str) -> None:
-    """Warm start: the weights of a finished run, of an unfinished one's last checkpoint, of a file or of the zoo."""
+def _leaks(start: Path, run: TrainConfig) -> list[str]:
+    """A note where a run that holds out the validation images starts from weights that were trained on them."""
+    with suppress(KeyError, ValueError, CheckpointError):
+        config = parse_json(models.read_metadata(start)["config"])
+        if config["full"] and not run.full and config["dataset"] == run.dataset:
+            return [f"the weights of {run.warm_start} were trained on the validation images, too: their scores mislead"]
+    return []
+
+
+def load_weights(model: nn.Module, ref: str) -> Path:
+    """Warm start: the weights of a finished run, of an unfinished one's last checkpoint, of a file or of the zoo.
+
+    Returns their file.
+    """
     path = Path(ref).expanduser()
     unfinished = RunDirectory(path)
     unfinished.check_bare("warm_start must name weights that take the images as they are")
@@ -164,6 +178,7 @@ def load_weights(model: nn.Module, ref: str) -> None:
                 f"no weights to start from: {cause}. Train that run first, or let warm_start name a finished one"
             ) from cause
     models.load_weights(model, path)
+    return path
 
 
 def save_weights(model: nn.Module, run: TrainConfig, here: RunDirectory, data: Dataset) -> None:
