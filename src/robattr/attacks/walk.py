@@ -32,8 +32,8 @@ class Walk:
     def __init__(self, attack: IFIA, rows: Rows) -> None:
         self.attack, self.rows = attack, rows
         self._map = attack.map_pass(attack.map)
-        self._last: Iterate | None = None
         self._screen = None if attack.screen is None else _Screen(attack, rows)
+        self._last: Iterate | None = None
 
     @torch.no_grad()  # the decorator, unlike a `with`, does not leak into the caller between two yields
     def iterates(self) -> Iterator[Iterate]:

@@ -146,9 +146,10 @@ def evaluate(
             if world.leads:
                 _show(found.summary)
         if world.leads:
-            if not Path(run).is_dir() and folder.name == "records" and not (folder.parent / "config.json").exists():
+            about = folder.parent / "config.json"  # with which `report` and `record` read a folder as a run
+            if out is None and not about.exists():
                 config = {"name": Path(run).stem} if opened.config is None else opened.config.as_dict()
-                write_json(folder.parent / "config.json", {**config, "dataset": opened.data.name})  # for `report`
+                write_json(about, {**config, "dataset": opened.data.name})
             typer.echo(f"wrote {folder}")
 
 

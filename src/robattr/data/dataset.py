@@ -162,8 +162,10 @@ class Dataset:
     def full(self) -> Dataset:
         """Train and validation as one training set, and no validation: for the last run, once every choice is made.
 
-        For Flower this is the paper's training set of 1,224 images.
+        For Flower this is the paper's training set of 1,224 images. Done once, it changes nothing.
         """
+        if not len(self.validation):
+            return self
         parts = [self.train, self.validation]
         train = Split(*(torch.cat([getattr(p, f) for p in parts]) for f in ("images", "labels", "ids")))
         return replace(self, train=train, validation=self.validation.first(0))

@@ -65,9 +65,9 @@ def columns(records: Rows, *, k: int) -> dict[str, dict[str, float | None]]:
     """
     shares = {name: intervals.proportion(r[key] for r in records) for name, key in ACCURACIES.items()}
     scored = [r for r in records if r["kept"] is not None]
-    kinds = dict.fromkeys(("topk", "noise_topk"), intervals.proportion if k == 1 else intervals.mean)
+    whole = ("topk", "noise_topk") if k == 1 else ()
     means = {
-        name: kinds.get(name, intervals.mean)(r.get(name) for r in scored)
+        name: (intervals.proportion if name in whole else intervals.mean)(r.get(name) for r in scored)
         for name in (*AGREEMENT, *CONTROLS, *FAITHFULNESS)
     }
     return {name: e.plain() for name, e in {**shares, **means}.items()}

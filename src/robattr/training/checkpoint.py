@@ -3,9 +3,9 @@
     RUN/checkpoints/step-000000500-9f86d081884c7d65.pt
 
 A file contains tensors and plain values, so `torch.load(path, weights_only=True)` reads it: the parameters and
-buffers, the optimiser, the step, γ of a distributional objective, the averaged weights, a hash of the data and the
-configuration, with the text of a custom objective and the hash of its source. There is no other state: the learning
-rate, the ramps, the batch and every random number are functions of (seed, step).
+buffers, the optimiser, the step, γ of a distributional objective, the averaged weights, a hash of the data, and the
+configuration. Of an objective of the user's, the configuration has the text and a hash of its source. Nothing else is
+needed: the learning rate, the ramps, the batch and every random number are functions of (seed, step).
 """
 
 from __future__ import annotations

@@ -55,9 +55,8 @@ def train(
 
     `objective` replaces the method of `run`: any `Robust` or `Distributional`, or a function rho(model, x, y) that
     returns a `Rho`. `dataset` and `model` replace those that `run` names; the model is trained in place, all of it in
-    train mode. Under
-    `torchrun` every process makes the same call. A run that is killed and continued ends with the same weights as an
-    uninterrupted one, on a CPU bit for bit.
+    train mode. Under `torchrun` every process makes the same call. A run that is killed and continued ends with the
+    same weights as an uninterrupted one, on a CPU bit for bit.
     """
     if not isinstance(run, TrainConfig):
         raise InvalidInput(f"expected a TrainConfig, such as recipes.get('mnist/ig-norm'), got {brief(run)}")
@@ -75,7 +74,7 @@ def train(
     ):
         dtype = torch.float64 if run.precision == "fp64" else torch.float32
         data = dataset or load_dataset(run, data_dir)
-        data = data.full() if run.full and len(data.validation) else data
+        data = data.full() if run.full else data
         batches = Batches(data, size=run.batch, seed=run.seed, mirror=run.mirror, device=world.device)
         share = world.share(batches.size)
         state, notes = init_or_resume(run, here, data=data, model=model, world=world, dtype=dtype)

@@ -42,6 +42,7 @@ class RunDirectory:
         self.records = path / "records"
         self.scores = path / "sweep.json"  # of a point of a sweep
         self.search = path / "search.json"  # how the settings were found
+        self.wandb = path / "wandb.id"  # of its run at Weights & Biases
         self.preprocessing = path / "preprocessing.json"  # mean and std, only of a user's hardened model
 
     @property
@@ -91,8 +92,9 @@ class RunDirectory:
                 held.enter_context(locked(self.records, name))
             for folder in (self.checkpoints, self.records, self.path / "tensorboard"):
                 shutil.rmtree(folder, ignore_errors=True)
-            tracked = self.path / "wandb.id"
-            for file in (self.weights, self.metrics, self.scores, self.search, self.environment, self.config, tracked):
+            for file in (
+                self.weights, self.metrics, self.scores, self.search, self.environment, self.config, self.wandb
+            ):  # fmt: skip
                 file.unlink(missing_ok=True)
 
 

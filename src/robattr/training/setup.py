@@ -93,7 +93,7 @@ def load_dataset(run: TrainConfig, data_dir: str | Path | None = None, shape: tu
             f"{run.dataset!r} is neither a dataset nor a folder of class folders of images: "
             f"{nearest(run.dataset, datasets.names())}"
         )
-    return found.full() if run.full and len(found.validation) else found
+    return found.full() if run.full else found
 
 
 def build_model(run: TrainConfig, data: Dataset) -> nn.Module:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from robattr._extras import need
 from robattr.engine.files import write_atomically
 from robattr.training.config import TrainConfig
+from robattr.training.run_directory import RunDirectory
 
 
 class Tracker(Protocol):
@@ -46,7 +47,7 @@ class WandB:
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         wandb = need("wandb", extra="wandb")
-        file = path / "wandb.id"
+        file = RunDirectory(path).wandb
         if not file.exists():
             write_atomically(file, secrets.token_hex(8).encode())
         self._run = wandb.init(
