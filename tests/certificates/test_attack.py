@@ -20,12 +20,11 @@ def net() -> nn.Module:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_gradient_is_that_of_the_mean(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "rows_that_fit", lambda *_, passes: 6)  # five copies in parts of three
+def test_the_gradient_is_that_of_the_mean(kind: str) -> None:
     model, y = net(), torch.tensor([0, 2])
     x, noise, reference = (torch.rand(*shape, 6).double() for shape in ((2,), (2, 5), (2,)))
     attack = SmoothedAttack(model, SG, kind, 0.1, 0.25, beta=torch.inf)
-    found, value = attack._grad_and_value(attack._statistic(y), x, noise, reference)
+    found, value = attack._grad_and_value(attack._statistic(y), x, noise.split(3, dim=1), reference)
 
     def whole(z: Tensor) -> Tensor:
         copies = z[:, None] + noise
@@ -56,9 +55,21 @@ def test_the_attack_raises_its_loss_and_stays_in_the_ball() -> None:
     found = attack(x, y, reference, ids=[3, 4])
     assert ((found - x).norm(dim=1) <= 0.5).all()
     noise = 0.25 * torch.randn(2, 500, 6, generator=torch.Generator().manual_seed(1))
-    before, after = (attack._grad_and_value(attack._statistic(y), z, noise, reference)[1] for z in (x, found))
+    before, after = (attack._grad_and_value(attack._statistic(y), z, [noise], reference)[1] for z in (x, found))
     assert (after > before + 0.01).all()
     torch.testing.assert_close(attack(x[1:], y[1:], reference[1:], ids=[4]), found[1:], rtol=1e-4, atol=1e-4)
+
+
+def test_copies_that_do_not_fit_pass_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, y, rows = net(), torch.tensor([0, 2]), []
+    x, reference = (torch.rand(2, 6).double() for _ in range(2))
+    model.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
+    attack = SmoothedAttack(model, SG, "answer", 0.5, 0.25, steps=2, draws=5)
+    whole, together = attack(x, y, reference, ids=[3, 4]), max(rows)
+    rows.clear()
+    monkeypatch.setattr(module, "rows_that_fit", lambda *_, passes: 6)
+    torch.testing.assert_close(attack(x, y, reference, ids=[3, 4]), whole)
+    assert (together, max(rows)) == (10, 6)
 
 
 def test_an_unknown_kind_is_refused() -> None:

@@ -75,10 +75,14 @@ class SmoothedAttack:
         ascent = PGD(self.steps, 2.5 * self.radius / self.steps)
         start = x if start is None else within.project(start, x)
         last = start
+        guide = self.map.guide or self.map
+        size = max(1, rows_that_fit(self.model, x, passes=guide.nodes) // len(x))  # copies at once
         with second_order(self.model), torch.no_grad():
             statistic = self._statistic(y)
             for last in ascent.iterates(  # noqa: B007
-                lambda z: self._grad_and_value(statistic, z, self.sigma * draw(self.draws).to(x), reference.to(x)),
+                lambda z: self._grad_and_value(
+                    statistic, z, (self.sigma * draw(self.draws).to(x)).split(size, dim=1), reference.to(x)
+                ),
                 x, within, start=start,
             ):  # fmt: skip
                 pass
@@ -100,16 +104,14 @@ class SmoothedAttack:
         return of
 
     def _grad_and_value(
-        self, statistic: Callable[[Tensor], Tensor], z: Tensor, noise: Tensor, reference: Tensor
+        self, statistic: Callable[[Tensor], Tensor], z: Tensor, parts: Sequence[Tensor], reference: Tensor
     ) -> tuple[Tensor, Tensor]:
         """∇J and J of the mean over the copies: ∂J/∂s̄ from a first pass, then its product with ∂s/∂z in parts."""
-        B, m = noise.shape[:2]
-        size = max(1, rows_that_fit(self.model, z, passes=(self.map.guide or self.map).nodes) // B)
-        parts = noise.split(size, dim=1)
+        m = sum(part.shape[1] for part in parts)
 
         def sums(v: Tensor, part: Tensor) -> Tensor:
             each = statistic((v[:, None] + part).flatten(0, 1))
-            return each.view(B, -1, each.shape[1]).sum(dim=1) / m
+            return each.view(len(v), -1, each.shape[1]).sum(dim=1) / m
 
         mean = torch.stack([sums(z, part) for part in parts]).sum(dim=0)
         with torch.enable_grad():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from robattr.certificates.certificate import bounds_from
@@ -39,11 +38,10 @@ class Examples(ExampleSet):
         x, y, _ = self.take(range(len(self.x)))
         require(ModelProbe(self.model, x, y, self.bounds), differentiated=differentiated)
 
-    @cached_property
-    def batches(self) -> list[range]:
-        """Positions of the examples of each batch: as many as fit with all their copies, at least one."""
+    def batches(self, copies: int) -> list[range]:
+        """Positions of the examples of each batch: as many as fit with `copies` noisy copies each, at least one."""
         fits = rows_that_fit(self.model, self.x[:1].to(self.device), passes=self.map.together)
-        return self.cut(max(1, fits // self.smoothing.samples))
+        return self.cut(max(1, fits // copies))
 
     def settings(self) -> dict[str, Any]:
         """What the counts depend on, besides the examples, which are compared one by one."""

@@ -94,9 +94,8 @@ def certify(
             **provenance(examples.device, seconds),
         }
 
-    records, made = _recorded(
-        examples, examples.map.name, examples.settings(), examples.counted, summary, out, progress
-    )
+    name, batches = examples.map.name, examples.batches(examples.smoothing.samples)
+    records, made = _recorded(examples, name, examples.settings(), examples.counted, batches, summary, out, progress)
     return Certificates(records, examples.smoothing, made)
 
 
@@ -131,7 +130,8 @@ def attack_certificates(
 
     make = partial(examples.attacked, known=certificates.records, claim=claim, how=how)
     name = attack_name(examples, claim, how)
-    return _recorded(examples, name, settings, make, summary, out, progress, copies=1 + len(KINDS))[1]
+    batches = examples.batches(how.draws)  # what a step of the attack sees at once
+    return _recorded(examples, name, settings, make, batches, summary, out, progress, copies=1 + len(KINDS))[1]
 
 
 def attack_name(examples: Examples, claim: float, how: Challenge) -> str:
@@ -164,6 +164,7 @@ def _recorded(
     name: str,
     settings: Mapping[str, Any],
     make: Make,
+    batches: Sequence[range],
     summary: Callable[[list[Record], float], dict[str, Any]],
     out: OutputDir | None,
     progress: Progress,
@@ -181,7 +182,7 @@ def _recorded(
         if out is None:
             watch = Counter(progress, each * len(examples.x))
             watch(0)
-            records = [r for at in examples.batches for r in _batch(examples, at, make, watch)]
+            records = [r for at in batches for r in _batch(examples, at, make, watch)]
             records.sort(key=lambda r: int(r["id"]))
             return records, summary(records, time.monotonic() - began)
         path = Path(out.folder) / f"{name}.jsonl"
@@ -192,7 +193,7 @@ def _recorded(
             _check_unedited(path, done)
             check_same(path, done, examples)
             out.wait()  # all have counted before one writes
-            mine = examples.batches[out.rank :: out.world]
+            mine = batches[out.rank :: out.world]
             watch = Counter(progress, each * sum(map(len, mine)))
             left = [some for at in mine if (some := [i for i in at if examples.ids[i] not in done])]
             watch(watch.total - each * sum(map(len, left)))
