@@ -204,7 +204,8 @@ def draw_attacks(records: Sequence[Mapping[str, Any]]) -> None:
             ylim=(low, 1.02 - 0.02 * low),
         )
         axis.spines[["top", "right"]].set_visible(False)
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, fontsize=8)
+    models = axis.get_legend_handles_labels()
+    figure.legend(*models, loc="outside upper center", ncols=3, frameon=False, fontsize=8, markerscale=2)
     figure.savefig(FIGURE, dpi=150)
 
 
