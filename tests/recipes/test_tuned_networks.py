@@ -10,7 +10,7 @@ from torch import nn
 
 from robattr import IntegratedGradients
 from robattr.errors import InvalidInput
-from robattr.models import paper_cnn
+from robattr.models import paper_cnn, scale_invariant
 from robattr.models.architecture import build
 from robattr.recipes.tuned_networks import (
     additive_net,
@@ -18,7 +18,7 @@ from robattr.recipes.tuned_networks import (
     blur_cnn,
     linear_net,
     pooled_resnet,
-    smooth_cnn,
+    smooth_resnet,
     tone_curve_cnn,
     wide_resnet,
 )
@@ -159,24 +159,25 @@ def test_linear_net_attributes_each_pixel_its_own_weight() -> None:
     torch.testing.assert_close(IntegratedGradients(net).attribute(x, target=y, n_steps=3), expected)
 
 
-def test_smooth_cnn_is_torchs_layers_in_order_and_shares_derivatives() -> None:
+def test_smooth_resnet_is_pooled_resnet_with_softplus_units_on_centred_images() -> None:
     torch.manual_seed(6)
-    net = smooth_cnn(5, channels=2, size=16, width=3, pool=2, beta=3.0, scale=255.0).double()
-    x = torch.rand(2, 2, 16, 16, dtype=torch.float64, requires_grad=True)
-    z, soft = nn.functional.avg_pool2d(3.4 * x - 1.7, 2), nn.Softplus(beta=3.0)
-    for number, kernel in ((1, 5), (2, 3), (3, 3)):
-        layer = net.get_submodule(f"conv{number}")
-        z = soft(nn.functional.conv2d(z, layer.weight, layer.bias, padding=kernel // 2))
-        z = z if number == 3 else nn.functional.avg_pool2d(z, 2)
-    out = net(x)
-    torch.testing.assert_close(
-        out, nn.functional.linear(z.flatten(1), net.fc.weight, net.fc.bias), rtol=1e-9, atol=1e-9
-    )
-    (gradient,) = torch.autograd.grad(out.sum(), x)
-    torch.testing.assert_close(gradient[..., ::2, ::2], gradient[..., 1::2, 1::2], rtol=1e-9, atol=1e-12)
+    net, rough = smooth_resnet(5, channels=1, scale=255.0, beta=3.0), pooled_resnet(5, channels=1, scale=255.0)
+    rough.load_state_dict(net.state_dict())
+    x = torch.rand(2, 1, 16, 16)
+    seen = (x - 0.5) * 3.4
+    rough.standardise = nn.Identity()
+    for unit in rough.units:
+        unit.act1 = unit.act2 = rough.act = Leaky(3.0)
+    torch.testing.assert_close(net(x), rough(seen), rtol=1e-4, atol=1e-4)
+    assert not scale_invariant(net, x).any()  # its maps are no multiple of one gradient
 
 
-@pytest.mark.parametrize("wrong", [{"size": 36}, {"pool": 0}, {"pool": 3}])
-def test_smooth_cnn_refuses_sizes_that_its_pools_do_not_divide(wrong: dict[str, int]) -> None:
-    with pytest.raises(InvalidInput, match="divisible by 4"):
-        smooth_cnn(**wrong)
+class Leaky(nn.Module):
+    """0.1·u + 0.9·softplus(u)."""
+
+    def __init__(self, beta: float) -> None:
+        super().__init__()
+        self.beta = beta
+
+    def forward(self, u: torch.Tensor) -> torch.Tensor:
+        return 0.1 * u + 0.9 * nn.functional.softplus(u, beta=self.beta)

@@ -1,7 +1,7 @@
-"""Networks whose maps hold better than the paper's: those of the tuned recipes, of `additive`, and `smooth_cnn`.
+"""Networks whose maps hold better than the paper's: those of the tuned recipes, of `additive`, and `smooth_resnet`.
 
 `avgpool_cnn`, `tone_curve_cnn`, `blur_cnn`, `additive_net`, `linear_net`: images x (B, channels, size, size) in [0, 1].
-`wide_resnet`, `pooled_resnet`, `smooth_cnn`: images (B, channels, H, W) in [0, 255 / scale]. Logits: (B, classes).
+`wide_resnet`, `pooled_resnet`, `smooth_resnet`: images (B, channels, H, W) in [0, 255 / scale]. Logits: (B, classes).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from robattr.errors import InvalidInput
 from robattr.models.architecture import architecture
 from robattr.models.cnn import paper_layers
 from robattr.models.resnet import ResNet, resnet
-from robattr.models.softplus import Softplus
+from robattr.models.softplus import soften
 
 
 @architecture
@@ -186,32 +186,17 @@ class Centred(nn.Module):
 
 
 @architecture
-def smooth_cnn(
-    classes: int = 43, *, channels: int = 3, size: int = 32, width: int = 48, pool: int = 2, beta: float = 4.0,
-    scale: float = 1.0,
-) -> nn.Sequential:  # fmt: skip
-    """Averages of pool × pool; conv 5×5, then 3×3 twice, `width` channels and twice and four times as many; FC.
+def smooth_resnet(
+    classes: int = 43, *, channels: int = 3, scale: float = 1.0, pool: int = 2, beta: float = 4.0
+) -> ResNet:
+    """`wide_resnet` on averages of pool × pool, with softplus units of β, and `Centred` instead of standardised.
 
-    Softplus of β after every convolution, an average pool of 2 after the first two. Nothing is piecewise linear, so no
-    map jumps where a unit switches; averages give neighbouring pixels one derivative; and no image is standardised, so
-    IG averages gradients along its path, where on a standardised one it is a single gradient.
+    Nothing is piecewise linear: no map jumps where a unit switches. On a standardised image, IG from black is a single
+    gradient; here it averages gradients along its path.
     """
-    if pool < 1 or size % (4 * pool):
-        raise InvalidInput(f"expected a size divisible by 4·pool, got size {size} and pool {pool}")
-    widths = (channels, width, 2 * width, 4 * width)
-    parts: list[tuple[str, nn.Module]] = [("centred", Centred(scale)), ("averages", nn.AvgPool2d(pool))]
-    for number, kernel in enumerate((5, 3, 3), 1):
-        before, after = widths[number - 1 : number + 1]
-        parts += [
-            (f"conv{number}", nn.Conv2d(before, after, kernel, padding=kernel // 2)),
-            (f"act{number}", Softplus(beta)),
-        ]
-        if number < 3:
-            parts.append((f"pool{number}", nn.AvgPool2d(2)))
-    side = size // (4 * pool)
-    return nn.Sequential(
-        OrderedDict([*parts, ("flatten", nn.Flatten()), ("fc", nn.Linear(widths[3] * side**2, classes))])
-    )
+    net = resnet(classes, 2, channels=channels, width=32, scale=scale, pool=pool)
+    net.standardise = Centred(scale)
+    return cast(ResNet, soften(net, beta))
 
 
 def _behind(net: nn.Sequential, **front: nn.Module) -> nn.Sequential:
