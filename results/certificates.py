@@ -143,8 +143,11 @@ def section(records: Sequence[Mapping[str, Any]]) -> str:
     certified = [_certified(made, row) for made in records for row in made["radii"]]
     attacked = [_attacked(made, found) for made in records for found in made["attacks"]]
     bounds = folded("Certificates of every model", f"{settings}\n\n{grid(HEADINGS, certified)}")
+    attacks = ATTACKS
+    if spared := [f"`{made['run']}`" for made in records if not made["attacks"]]:
+        attacks += f" Not attacked yet: {', '.join(spared)}."
     picture = f"![Bounds beside what attacks reached](figures/{FIGURE.name})"
-    return "\n\n".join(["## Certificates", TEXT, bounds, ATTACKS, grid(ATTACK_HEADINGS, attacked), picture])
+    return "\n\n".join(["## Certificates", TEXT, bounds, attacks, grid(ATTACK_HEADINGS, attacked), picture])
 
 
 def read(folder: Path = RECORDS) -> list[dict[str, Any]]:
