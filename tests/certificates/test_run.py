@@ -24,7 +24,7 @@ from robattr.certificates.record import packed, unpacked
 from robattr.certificates.run import seconds_per_copy
 from robattr.certificates.smoothing import tally
 from robattr.certificates.summary import in_units
-from robattr.errors import CheckpointError, InvalidInput
+from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel
 from robattr.evaluation import OutputDir
 
 SMALL = Smoothing(sigma=0.1, samples=60, alpha=0.05, top=0.2)
@@ -71,7 +71,6 @@ def test_records_repeat_exactly_and_another_radius_costs_nothing(
 
 def test_a_stopped_run_continues(examples: Examples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("robattr.certificates.examples.rows_that_fit", lambda *_, passes: 4 * SMALL.samples)
-    examples = replace(examples)  # with batches of its own
     whole, copies = tmp_path / "whole", SMALL.copies
     seen: list[int] = []
     certify(examples, RADII, out=OutputDir(whole), progress=lambda done, total: seen.append(done))
@@ -89,6 +88,30 @@ def test_a_stopped_run_continues(examples: Examples, tmp_path: Path, monkeypatch
     assert seen[0] == 4 * copies  # the first batch was there
     assert records(tmp_path) == records(whole)
     assert not list(tmp_path.glob("*.from*"))
+
+
+def test_an_attack_takes_as_many_examples_as_fit_with_its_own_copies(
+    examples: Examples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("robattr.certificates.examples.rows_that_fit", lambda *_, passes: 4 * SMALL.samples)
+    sizes: list[int] = []
+    for name in ("counted", "attacked"):
+        real = getattr(Examples, name)
+
+        def watched(self: Examples, at: Any, passed: Any, real: Any = real, **known: Any) -> Any:
+            sizes.append(len(at))
+            return real(self, at, passed, **known)
+
+        monkeypatch.setattr(Examples, name, watched)
+    found = certify(examples, RADII)
+    attack_certificates(examples, found, 0.05, Challenge(radius=0.05, steps=1, draws=40), out=OutputDir(tmp_path))
+    assert sizes == [4, 4, 4, 6, 6]
+
+
+def test_a_model_is_checked_before_it_is_measured(examples: Examples) -> None:
+    wide = replace(examples, x=examples.x.repeat(1, 1, 1, 2))
+    with pytest.raises(UnsupportedModel):
+        certify(wide, RADII)
 
 
 def test_the_seconds_of_all_commands_add_up(

@@ -67,6 +67,11 @@ class SmoothedAttack:
         if self.kind not in LOSSES:
             raise InvalidInput(f"unknown kind of attack {self.kind!r}: {nearest(self.kind, LOSSES)}")
 
+    @property
+    def guide(self) -> AttributionMap:
+        """The map whose derivative is climbed."""
+        return self.map.guide or self.map
+
     def __call__(
         self, x: Tensor, y: Tensor, reference: Tensor, *, ids: Sequence[int], start: Tensor | None = None
     ) -> Tensor:
@@ -75,8 +80,7 @@ class SmoothedAttack:
         ascent = PGD(self.steps, 2.5 * self.radius / self.steps)
         start = x if start is None else within.project(start, x)
         last = start
-        guide = self.map.guide or self.map
-        size = max(1, rows_that_fit(self.model, x, passes=guide.nodes) // len(x))  # copies at once
+        size = max(1, rows_that_fit(self.model, x, passes=self.guide.nodes) // len(x))  # copies at once
         with second_order(self.model), torch.no_grad():
             statistic = self._statistic(y)
             for last in ascent.iterates(  # noqa: B007
@@ -92,13 +96,12 @@ class SmoothedAttack:
         """s of copies (B·m rows) as rows of numbers."""
         net = bind(self.model).detach()
         twin = net if self.beta == inf else bind(smooth(self.model, self.beta)).detach()
-        guide = self.map.guide or self.map
 
         def of(z: Tensor) -> Tensor:
             labels = y.repeat_interleave(len(z) // len(y))
             if self.kind == "answer":
                 return net(z).softmax(dim=1).gather(1, labels[:, None])
-            a = guide(twin, z, labels).flatten(1).nan_to_num(0.0, 0.0, 0.0)
+            a = self.guide(twin, z, labels).flatten(1).nan_to_num(0.0, 0.0, 0.0)
             return a if self.kind == "topk" else F.normalize(a, dim=1)
 
         return of

@@ -94,8 +94,10 @@ def certify(
             **provenance(examples.device, seconds),
         }
 
-    name, batches = examples.map.name, examples.batches(examples.smoothing.samples)
-    records, made = _recorded(examples, name, examples.settings(), examples.counted, batches, summary, out, progress)
+    records, made = _recorded(
+        examples, examples.map.name, examples.settings(), examples.counted, summary, out, progress,
+        together=examples.smoothing.samples,
+    )  # fmt: skip
     return Certificates(records, examples.smoothing, made)
 
 
@@ -130,8 +132,9 @@ def attack_certificates(
 
     make = partial(examples.attacked, known=certificates.records, claim=claim, how=how)
     name = attack_name(examples, claim, how)
-    batches = examples.batches(how.draws)  # what a step of the attack sees at once
-    return _recorded(examples, name, settings, make, batches, summary, out, progress, copies=1 + len(KINDS))[1]
+    return _recorded(examples, name, settings, make, summary, out, progress, together=how.draws, copies=1 + len(KINDS))[
+        1
+    ]
 
 
 def attack_name(examples: Examples, claim: float, how: Challenge) -> str:
@@ -164,21 +167,23 @@ def _recorded(
     name: str,
     settings: Mapping[str, Any],
     make: Make,
-    batches: Sequence[range],
     summary: Callable[[list[Record], float], dict[str, Any]],
     out: OutputDir | None,
     progress: Progress,
     *,
+    together: int,
     copies: int = 1,
 ) -> tuple[list[Record], dict[str, Any]]:
     """The records that `make` gives for every batch, through the disk if there is a folder, and their summary.
 
+    A batch has the examples that fit with `together` copies each; `copies` times are all copies of an example drawn.
     The summary is given the seconds of all commands that made the records, of the first process.
     """
     began = time.monotonic()
     each = copies * examples.smoothing.copies
     with arithmetic("fp32", examples.device.type):
         examples.check(differentiated=copies > 1)
+        batches = examples.batches(together)
         if out is None:
             watch = Counter(progress, each * len(examples.x))
             watch(0)
