@@ -58,11 +58,9 @@ def measure(name: str, device: torch.device, *, protocol: ProtocolName, quick: b
         right = answers == y
         if right.sum() >= examples:
             break
+    # An audit attacks what is answered rightly: where too few images are, the network's own answers are the labels.
     first = right.byte().argsort(descending=True, stable=True)[:examples]
-    x, y = (
-        x[first].cpu(),
-        answers[first].cpu(),
-    )  # an audit attacks what is right; where it learnt too little, its answers
+    x, y = x[first].cpu(), answers[first].cpu()
     wrapped, _ = wrap(model, device=device)
     protocol_of_audit = scaled("", pixels=SIZE**2, bounds=(0.0, 1.0))
     some = x[:16].to(device), y[:16].to(device)
