@@ -10,7 +10,7 @@ from torch import nn
 
 from robattr import IntegratedGradients
 from robattr.errors import InvalidInput
-from robattr.models import paper_cnn, scale_invariant
+from robattr.models import paper_cnn
 from robattr.models.architecture import build
 from robattr.recipes.tuned_networks import (
     additive_net,
@@ -18,7 +18,6 @@ from robattr.recipes.tuned_networks import (
     blur_cnn,
     linear_net,
     pooled_resnet,
-    smooth_resnet,
     tone_curve_cnn,
     wide_resnet,
 )
@@ -157,27 +156,3 @@ def test_linear_net_attributes_each_pixel_its_own_weight() -> None:
     y = torch.tensor([2, 0, 1])
     expected = net[1].weight[y].view_as(x) * x
     torch.testing.assert_close(IntegratedGradients(net).attribute(x, target=y, n_steps=3), expected)
-
-
-def test_smooth_resnet_is_pooled_resnet_with_softplus_units_on_centred_images() -> None:
-    torch.manual_seed(6)
-    net, rough = smooth_resnet(5, channels=1, scale=255.0, beta=3.0), pooled_resnet(5, channels=1, scale=255.0)
-    rough.load_state_dict(net.state_dict())
-    x = torch.rand(2, 1, 16, 16)
-    seen = (x - 0.5) * 3.4
-    rough.standardise = nn.Identity()
-    for unit in rough.units:
-        unit.act1 = unit.act2 = rough.act = Leaky(3.0)
-    torch.testing.assert_close(net(x), rough(seen), rtol=1e-4, atol=1e-4)
-    assert not scale_invariant(net, x).any()  # its maps are no multiple of one gradient
-
-
-class Leaky(nn.Module):
-    """0.1·u + 0.9·softplus(u)."""
-
-    def __init__(self, beta: float) -> None:
-        super().__init__()
-        self.beta = beta
-
-    def forward(self, u: torch.Tensor) -> torch.Tensor:
-        return 0.1 * u + 0.9 * nn.functional.softplus(u, beta=self.beta)

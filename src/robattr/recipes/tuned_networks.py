@@ -1,7 +1,7 @@
-"""Networks whose maps hold better than the paper's: those of the tuned recipes, of `additive`, and `smooth_resnet`.
+"""The networks of the tuned recipes, which change the paper's, and of those in `additive`, which do not resemble them.
 
 `avgpool_cnn`, `tone_curve_cnn`, `blur_cnn`, `additive_net`, `linear_net`: images x (B, channels, size, size) in [0, 1].
-`wide_resnet`, `pooled_resnet`, `smooth_resnet`: images (B, channels, H, W) in [0, 255 / scale]. Logits: (B, classes).
+`wide_resnet`, `pooled_resnet`: images (B, channels, H, W) in [0, 255 / scale]. Logits: (B, classes).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from robattr.errors import InvalidInput
 from robattr.models.architecture import architecture
 from robattr.models.cnn import paper_layers
 from robattr.models.resnet import ResNet, resnet
-from robattr.models.softplus import soften
 
 
 @architecture
@@ -172,31 +171,6 @@ def pooled_resnet(classes: int = 10, *, channels: int = 1, scale: float = 255.0)
     as half the resolution allows.
     """
     return resnet(classes, 2, channels=channels, width=32, scale=scale, pool=2)
-
-
-class Centred(nn.Module):
-    """z = (s·x - 127.5)/75, the same for all images: s is what one unit of x is worth in [0, 255]."""
-
-    def __init__(self, scale: float) -> None:
-        super().__init__()
-        self.scale = scale
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (self.scale * x - 127.5) / 75
-
-
-@architecture
-def smooth_resnet(
-    classes: int = 43, *, channels: int = 3, scale: float = 1.0, pool: int = 2, beta: float = 4.0
-) -> ResNet:
-    """`wide_resnet` on averages of pool × pool, with softplus units of β, and `Centred` instead of standardised.
-
-    Nothing is piecewise linear: no map jumps where a unit switches. On a standardised image, IG from black is a single
-    gradient; here it averages gradients along its path.
-    """
-    net = resnet(classes, 2, channels=channels, width=32, scale=scale, pool=pool)
-    net.standardise = Centred(scale)
-    return cast(ResNet, soften(net, beta))
 
 
 def _behind(net: nn.Sequential, **front: nn.Module) -> nn.Sequential:
