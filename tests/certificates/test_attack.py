@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from robattr.attacks import simple_gradient
+from robattr.attacks import integrated_gradients, simple_gradient
 from robattr.certificates import attack as module
 from robattr.certificates.attack import KINDS, SmoothedAttack
 from robattr.errors import InvalidInput
+from robattr.formula.network import second_order
+from robattr.models import resnet
 
 SG = simple_gradient()
 
@@ -46,6 +48,28 @@ def test_the_gradient_is_that_of_the_mean(kind: str) -> None:
     (gradient,) = torch.autograd.grad(expected.sum(), z)
     torch.testing.assert_close(value, expected.detach())
     torch.testing.assert_close(found, gradient)
+
+
+def test_networks_that_are_constant_along_the_ray_are_attacked_through_one_gradient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    model, y = resnet(3, 1, width=4).eval().double(), torch.tensor([0, 2])
+    x, noise, reference = (
+        255 * torch.rand(2, 3, 8, 8).double(),
+        64 * torch.randn(2, 4, 3, 8, 8).double(),
+        torch.rand(2, 64),
+    )
+    attack = SmoothedAttack(model, integrated_gradients(10), "cosine", 25.0, 64.0)
+    rows: list[int] = []
+    model.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
+    with second_order(model):
+        quick = attack._grad_and_value(attack._statistic(y), x, [noise], reference)
+        few = max(rows)
+        monkeypatch.setattr(module, "constant_along_ray", lambda _, __, z: torch.zeros(len(z), dtype=torch.bool))
+        exact = attack._grad_and_value(attack._statistic(y), x, [noise], reference)
+    assert (few, max(rows)) == (8, 80)
+    torch.testing.assert_close(quick, exact)
 
 
 def test_the_attack_raises_its_loss_and_stays_in_the_ball() -> None:

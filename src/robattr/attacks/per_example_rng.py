@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -24,11 +25,23 @@ def rand_like(rows: Sequence[Row], *keys: int) -> Callable[[Tensor], Tensor]:
     return lambda like: uniform(like, rows, *keys, next(calls))
 
 
-def normal_stream(like: Tensor, rows: Sequence[Row], *keys: int) -> Callable[[int], Tensor]:
-    """A function n ↦ the next n draws of N(0, I) for each row, (B, n, ...) float64 on the CPU.
+def normal_parts(like: Tensor, rows: Sequence[Row], sizes: Iterable[int], *keys: int) -> Iterator[Tensor]:
+    """Draws of N(0, I) for each row in parts (B, n, ...), n of `sizes`, float64 on the CPU.
 
-    Draw t of row b depends on `keys`, `rows[b]` and t alone, not on how many are drawn at a time.
+    Draw t of row b depends on `keys`, `rows[b]` and t alone, not on how many are drawn at a time. A thread draws the
+    next part while one is in use.
     """
     shape = tuple(like.shape[1:])
     sources = [np.random.default_rng([*keys, *row]) for row in rows]
-    return lambda n: torch.from_numpy(np.stack([source.standard_normal((n, *shape)) for source in sources]))
+
+    def draw(n: int) -> Tensor:
+        return torch.from_numpy(np.stack([source.standard_normal((n, *shape)) for source in sources]))
+
+    with ThreadPoolExecutor(1) as thread:
+        coming: Future[Tensor] | None = None
+        for n in sizes:
+            ready, coming = coming, thread.submit(draw, n)
+            if ready is not None:
+                yield ready.result()
+        if coming is not None:
+            yield coming.result()

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from robattr.attacks import per_example_rng
-from robattr.attacks.maps import AttributionMap
+from robattr.attacks.maps import AttributionMap, constant_along_ray
 from robattr.engine.batch_size import rows_that_fit
 from robattr.errors import InvalidInput, nearest
 from robattr.formula.ascent import PGD
@@ -75,7 +75,9 @@ class SmoothedAttack:
     def __call__(
         self, x: Tensor, y: Tensor, reference: Tensor, *, ids: Sequence[int], start: Tensor | None = None
     ) -> Tensor:
-        draw = per_example_rng.normal_stream(x, [(int(i),) for i in ids], self.seed, STREAM + KINDS.index(self.kind))
+        stream = STREAM + KINDS.index(self.kind)
+        draws = [self.draws] * self.steps
+        noise = per_example_rng.normal_parts(x, [(int(i),) for i in ids], draws, self.seed, stream)
         within = L2Ball(self.radius * INSIDE, bounds=None)
         ascent = PGD(self.steps, 2.5 * self.radius / self.steps)
         start = x if start is None else within.project(start, x)
@@ -85,7 +87,7 @@ class SmoothedAttack:
             statistic = self._statistic(y)
             for last in ascent.iterates(  # noqa: B007
                 lambda z: self._grad_and_value(
-                    statistic, z, (self.sigma * draw(self.draws).to(x)).split(size, dim=1), reference.to(x)
+                    statistic, z, (self.sigma * next(noise).to(x)).split(size, dim=1), reference.to(x)
                 ),
                 x, within, start=start,
             ):  # fmt: skip
@@ -101,7 +103,10 @@ class SmoothedAttack:
             labels = y.repeat_interleave(len(z) // len(y))
             if self.kind == "answer":
                 return net(z).softmax(dim=1).gather(1, labels[:, None])
-            a = self.guide(twin, z, labels).flatten(1).nan_to_num(0.0, 0.0, 0.0)
+            map = self.guide
+            if map.along_ray is not None and constant_along_ray(map, self.model, z).all():
+                map = map.along_ray
+            a = map(twin, z, labels).flatten(1).nan_to_num(0.0, 0.0, 0.0)
             return a if self.kind == "topk" else F.normalize(a, dim=1)
 
         return of

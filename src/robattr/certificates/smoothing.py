@@ -104,40 +104,46 @@ def tally(
     The noise of an example depends on its id, the seed and the `stream` alone. `passed` is told how many copies have
     been seen.
     """
-    B, s = len(x), smoothing
-    draw = per_example_rng.normal_stream(x, [(int(i),) for i in ids], s.seed, stream)
+    B, s, wide = len(x), smoothing, _float64_device(x)
     size = max(1, rows_that_fit(model, x, passes=map.together) // B)
-    clean = x.detach().cpu().double()[:, None]
+    pilot, rest = ([size] * (n // size) + [n % size] * (n % size > 0) for n in (s.pilot, s.samples))
+    noise = per_example_rng.normal_parts(x, [(int(i),) for i in ids], [*pilot, *rest], s.seed, stream)
+    clean = x.detach().to(wide).double()[:, None]
 
-    def copies(n: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """(hit, bits, u) of n copies, shapes (B, size), (B, size, d) and (B, size, d), in parts."""
-        for count in [size] * (n // size) + [n % size] * (n % size > 0):
+    def copies(parts: Sequence[int]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """(hit, bits, u) of copies in parts of n, shapes (B, n), (B, n, d) and (B, n, d)."""
+        for n in parts:
             # Added in float64: what the net sees is then a function of x + ξ, with ξ Gaussian to 53 bits.
-            z = (clean + s.sigma * draw(count)).to(x.dtype).to(x.device).flatten(0, 1)
-            found = _look(model, map, z, y.repeat_interleave(count), s)
-            yield tuple(part.unflatten(0, (B, count)) for part in found)  # type: ignore[misc]
-            passed(count * B)
+            z = (clean + s.sigma * next(noise).to(wide)).to(x.dtype).to(x.device).flatten(0, 1)
+            found = _look(model, map, z, y.repeat_interleave(n), s)
+            yield tuple(part.to(wide).unflatten(0, (B, n)) for part in found)  # type: ignore[misc]
+            passed(n * B)
 
-    v: Any = sum(u.sum(dim=1) for _, _, u in copies(s.pilot))
+    v: Any = sum(u.sum(dim=1) for _, _, u in copies(pilot))
     v = v / v.norm(dim=1, keepdim=True).clamp_min(1e-300)
     answers, votes, along, squares, total = 0, 0, 0, 0, 0  # type: Any, Any, Any, Any, Any
-    for hit, bits, u in copies(s.samples):
+    for hit, bits, u in copies(rest):
         inner = (u @ v[:, :, None])[..., 0].clamp(0, 1)
         answers, votes, total = answers + hit.sum(dim=1), votes + bits.sum(dim=1), total + u.sum(dim=1)
         along, squares = along + inner.sum(dim=1), squares + inner.square().sum(dim=1)
-    return Tally(s.samples, *(part.numpy() for part in (answers, votes, along, squares, total)))
+    return Tally(s.samples, *(part.cpu().numpy() for part in (answers, votes, along, squares, total)))
+
+
+def _float64_device(x: Tensor) -> torch.device:
+    """Where sums in float64 run: the device of x, or the CPU if it has no float64."""
+    return torch.device("cpu") if x.device.type == "mps" else x.device
 
 
 @torch.no_grad()
 def _look(
     model: nn.Module, map: AttributionMap, z: Tensor, y: Tensor, smoothing: Smoothing
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(hit, bits, u) on the CPU: is the prediction y, the K largest pixels, the map of norm 1."""
+    """(hit, bits, u): is the prediction y, the K largest pixels, the map of norm 1."""
     a = saliency(map, model, z, y).flatten(1)
     with second_order(model):
         logits = model(z)
     hit = (logits.argmax(dim=1) == y) & logits.isfinite().all(dim=1)
     bits = top_k_mask(a, smoothing.k(a.shape[1]))
-    u = a.cpu().double()
+    u = a.to(_float64_device(a)).double()
     u = u / u.norm(dim=1, keepdim=True)
-    return hit.cpu(), bits.cpu(), torch.where(u.isfinite().all(dim=1, keepdim=True), u, 0.0)
+    return hit, bits, torch.where(u.isfinite().all(dim=1, keepdim=True), u, 0.0)
