@@ -16,7 +16,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from robattr import data, recipes, runs, training
@@ -85,6 +84,8 @@ class Case:
 CASES = (
     Case("fashion-mini/natural"),
     Case("fashion-mini/ig-sum-norm"),
+    Case("mnist/natural", attacked=(1,)),
+    Case("mnist/madry", attacked=(1,), weights="results/in_progress/mnist-madry"),
     Case("mnist/ig-sum-norm-tuned"),
     Case("fashion-mnist/natural", weights="results/in_progress/fashion-mnist-natural"),
     Case("fashion-mnist/madry", attacked=(1,), weights="results/in_progress/fashion-mnist-madry"),
@@ -99,7 +100,7 @@ CASES = (
     Case("gtsrb/madry-tuned", attacked=(1,)),
     Case("gtsrb/ig-norm-tuned", attacked=(1,)),
     Case("gtsrb/ig-sum-norm-tuned", attacked=(1,)),
-    Case("flower/ig-sum-norm-tuned", attacked=()),
+    Case("flower/ig-sum-norm-tuned", attacked=(1,)),
 )
 
 
@@ -189,13 +190,14 @@ def _in_ranges(made: Mapping[str, Any], radius: float) -> str:
 def draw_attacks(records: Sequence[Mapping[str, Any]]) -> None:
     """Each attacked image as a point: its bound, and the lowest estimate that an attack within the radius reached."""
     figure = Figure(figsize=(7.6, 3.9), layout="constrained")
+    datasets = list(dict.fromkeys(made["dataset"] for made in records))
     for axis, key in zip(figure.subplots(1, 2), ("overlap", "cosine"), strict=True):
-        axis.set_prop_cycle(color=colormaps["tab20"].colors)  # type: ignore[attr-defined]
         for made in records:
+            color = f"C{datasets.index(made['dataset'])}"
             for found in (each for each in made["attacks"] if each["settings"]["radius"] == each["settings"]["claim"]):
                 unit = made["k"] if key == "overlap" else 1
                 x, y = ([v / unit for v in each] for each in (_bounds(made, found, key), found["per_example"][key]))
-                axis.scatter(x, y, s=9, alpha=0.6, linewidths=0, label=made["run"])
+                axis.scatter(x, y, s=9, color=color, alpha=0.5, linewidths=0, label=made["dataset"])
         low = min(axis.get_xlim()[0], axis.get_ylim()[0])
         axis.plot([low, 1], [low, 1], color="0.4", linewidth=1)
         axis.fill_between([low, 1], [low, low], [low, 1], color="0.92", linewidth=0)
@@ -207,8 +209,8 @@ def draw_attacks(records: Sequence[Mapping[str, Any]]) -> None:
             ylim=(low, 1.02 - 0.02 * low),
         )
         axis.spines[["top", "right"]].set_visible(False)
-    models = axis.get_legend_handles_labels()
-    figure.legend(*models, loc="outside upper center", ncols=3, frameon=False, fontsize=8, markerscale=2)
+    first = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    figure.legend(first.values(), first.keys(), loc="outside upper center", ncols=5, frameon=False, markerscale=2)
     figure.savefig(FIGURE, dpi=150)
 
 
