@@ -27,7 +27,7 @@ numerical: install  ## run the numerical tests alone
 	$(PYTEST) $(NUMERICAL)
 
 compiled: install  ## compile every named objective on the CPU and compare it with the plain formula (minutes)
-	$(PYTEST) -m inductor tests/engine/test_inductor.py
+	$(PYTEST) -m inductor tests/engine/test_inductor.py tests/benchmarks/test_forms.py
 
 torture: install  ## kill every command, damage its files, fill its disk; seeded, prints its figures (minutes)
 	PYTHONPATH=tests $(BIN)/python -m torture
