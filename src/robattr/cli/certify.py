@@ -193,7 +193,6 @@ def _announce(examples: Examples, left: int, seconds: float) -> None:
     if left:
         those = f"{left} examples" if left == n else f"{left} of {n} examples"
         each = f"{those} × {copies:,} noisy copies" + f" × {points} points" * (points > 1)
-        gradients = left * copies * points
-        say(f"{examples.map.name}: {each} = {gradients:,} gradients; everything takes {takes}")
+        say(f"{examples.map.name}: {each}; everything takes {takes}")
     elif seconds:
         say(f"{examples.map.name}: the attacks take {takes}")
