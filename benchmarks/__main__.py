@@ -113,7 +113,6 @@ def measures(
 def attempt(name: str, measure: Callable[[], Case]) -> Case:
     """measure(), or a case with the reason of its failure; a fall-back to eager mode becomes a note."""
     begun = time.perf_counter()
-    torch.compiler.reset()  # forget the compilations of other cases
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         try:

@@ -125,7 +125,6 @@ def measure(work: Workload, form: str, mode: Mode, *, m: int, m_attack: int) -> 
         x, start = (t.contiguous(memory_format=torch.channels_last) for t in (work.x, work.start))
         model = ours.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         ours = replace(ours, model=model, x=x, start=start)
-    torch.compiler.reset()
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(traced_graph, "make_fx", partial(make_fx, decomposition_table=table)))
         stack.enter_context(config.patch(coordinate_descent_tuning=tuned))
