@@ -10,7 +10,7 @@ from torch import nn
 
 from robattr import IntegratedGradients
 from robattr.errors import InvalidInput
-from robattr.models import paper_cnn
+from robattr.models import paper_cnn, scale_invariant
 from robattr.models.architecture import build
 from robattr.recipes.tuned_networks import (
     additive_net,
@@ -18,6 +18,7 @@ from robattr.recipes.tuned_networks import (
     blur_cnn,
     linear_net,
     pooled_resnet,
+    smooth_resnet,
     tone_curve_cnn,
     wide_resnet,
 )
@@ -156,3 +157,28 @@ def test_linear_net_attributes_each_pixel_its_own_weight() -> None:
     y = torch.tensor([2, 0, 1])
     expected = net[1].weight[y].view_as(x) * x
     torch.testing.assert_close(IntegratedGradients(net).attribute(x, target=y, n_steps=3), expected)
+
+
+@pytest.mark.parametrize(("size", "pool"), [(64, 2), (128, 4)])
+def test_smooth_resnet_is_wide_resnet_with_softplus_units_on_averages_of_centred_images(size: int, pool: int) -> None:
+    torch.manual_seed(6)
+    net, rough = smooth_resnet(5, channels=1, size=size, scale=255.0, beta=3.0), wide_resnet(5, channels=1)
+    rough.load_state_dict(net.state_dict())
+    x = torch.rand(2, 1, 16, 16)
+    rough.standardise = nn.Identity()
+    for unit in rough.units:
+        unit.act1 = unit.act2 = rough.act = Leaky(3.0)
+    seen = nn.functional.avg_pool2d((x - 0.5) * 3.4, pool)
+    torch.testing.assert_close(net(x), rough(seen), rtol=1e-4, atol=1e-4)
+    assert not scale_invariant(net, x).any()  # its maps are no multiple of one gradient
+
+
+class Leaky(nn.Module):
+    """0.1·u + 0.9·softplus(u)."""
+
+    def __init__(self, beta: float) -> None:
+        super().__init__()
+        self.beta = beta
+
+    def forward(self, u: torch.Tensor) -> torch.Tensor:
+        return 0.1 * u + 0.9 * nn.functional.softplus(u, beta=self.beta)

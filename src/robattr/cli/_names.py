@@ -12,8 +12,8 @@ FIELD = ("trades", "igr", "aat", "adv-aat", "art", "sarkar", "ssr", "lga", "r2et
 RECIPES = {
     "mnist": (*PAPERS, "sinha", "distributional-ig", "interval-bound", *TUNED),
     "fashion-mnist": (*PAPERS, *FIELD, "interval-bound", *ADDITIVE, *TUNED),
-    "gtsrb": (*PAPERS, *FIELD, *TUNED),
-    "flower": (*PAPERS, *TUNED),
+    "gtsrb": (*PAPERS, *FIELD, "madry-smooth", *TUNED),
+    "flower": (*PAPERS, "madry-smooth", *TUNED),
     "fashion-mini": (*PAPERS, *FIELD, *ADDITIVE),
 }
 

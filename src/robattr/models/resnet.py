@@ -98,7 +98,7 @@ class ResNet(nn.Module):
 
     def __init__(self, classes: int, units: int, *, channels: int, width: int, scale: float, pool: int) -> None:
         super().__init__()
-        self.standardise = Standardise(scale)
+        self.standardise: nn.Module = Standardise(scale)
         self.pool = pool
         self.stem = SameConv(channels, width)
         self.units = nn.Sequential()
@@ -170,10 +170,11 @@ def scale_invariant(model: nn.Module, x: Tensor, *, smallest: float = 0.01) -> T
     This is true while the floor of the standard deviation is inactive at every node: smallest · σ(x) > 1/√(HWC), over
     `scale`; i.e. σ(x) > 1.80 for 32×32×3 and 0.45 for 128×128×3 at N = 100. Near the bound (0.1%) the answer is False,
     so that rounding never decides it. The softplus twin has the same property: the standardisation precedes every
-    activation. All False for networks that are not a `ResNet`.
+    activation. All False for networks that are not a `ResNet`, or one that does not standardise.
     """
     net = model.twin_of if isinstance(model, Smooth) else model
-    if not isinstance(net, ResNet):
+    first = net.standardise if isinstance(net, ResNet) else None
+    if not isinstance(first, Standardise):
         return torch.zeros(len(x), dtype=torch.bool, device=x.device)
     deviation = x.detach().flatten(1).std(1, correction=0)
-    return deviation * smallest > 1.001 * net.standardise.floor(x)
+    return deviation * smallest > 1.001 * first.floor(x)

@@ -32,17 +32,21 @@ class Softplus(nn.Module):
         return self.slope * u + (1 - self.slope) * softplus(u, self.beta)
 
 
+def soften(net: nn.Module, beta: float) -> nn.Module:
+    """`net`, whose ReLUs and leaky ReLUs have become softplus units of β."""
+    for parent in list(net.modules()):
+        for name, part in list(parent.named_children()):
+            if isinstance(part, nn.ReLU | nn.LeakyReLU):
+                setattr(parent, name, Softplus(beta, getattr(part, "negative_slope", 0.0)))
+    return net
+
+
 def with_softplus(make: Callable[..., nn.Module], beta: float) -> Callable[..., nn.Module]:
     """The architecture `make` with softplus units, registered as `NAME_softplusBETA`."""
 
     @wraps(make)
     def build(*args: Any, **kwargs: Any) -> nn.Module:
-        net = make(*args, **kwargs)
-        for parent in list(net.modules()):
-            for name, part in list(parent.named_children()):
-                if isinstance(part, nn.ReLU | nn.LeakyReLU):
-                    setattr(parent, name, Softplus(beta, getattr(part, "negative_slope", 0.0)))
-        return net
+        return soften(make(*args, **kwargs), beta)
 
     build.__name__ = f"{make.__name__}_softplus{beta:g}"
     return architecture(build)

@@ -5,7 +5,7 @@
 
 A new recipe is a new function in its dataset's `RECIPES`; its name is the function's, with hyphens. Methods of other
 papers are in `field`, each for three datasets; those with a certificate are in `certified`; those whose maps hold by
-the form of the network in `additive`.
+the form of the network in `additive` and `smooth`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial, update_wrapper
 from types import ModuleType
 
 from robattr.errors import InvalidInput, nearest
-from robattr.recipes import additive, certified, fashion_mini, fashion_mnist, field, flower, gtsrb, mnist, tuned
+from robattr.recipes import additive, certified, fashion_mini, fashion_mnist, field, flower, gtsrb, mnist, smooth, tuned
 from robattr.recipes import tuned_networks as tuned_networks  # registers them
 from robattr.training.config import TrainConfig as TrainConfig
 
@@ -69,7 +69,7 @@ def _paper() -> dict[str, Callable[[], TrainConfig]]:
     }
     return own | {
         f"{dataset}/{_hyphens(method.__name__)}": update_wrapper(partial(method, base), method)
-        for module in (field, certified, additive)
+        for module in (field, certified, additive, smooth)
         for dataset, base in module.BASES.items()
         for method in module.METHODS
     }
