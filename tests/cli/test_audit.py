@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from audit_fixtures import factory, folder
 from robattr.cli import app
-from robattr.cli.audit import open_model
+from robattr.cli._own_model import open_model
 from robattr.models import save_model
 
 HERE = Path(__file__).parents[1]

@@ -162,7 +162,7 @@ def test_linear_net_attributes_each_pixel_its_own_weight() -> None:
 @pytest.mark.parametrize(("size", "pool"), [(64, 2), (128, 4)])
 def test_smooth_resnet_is_wide_resnet_with_softplus_units_on_averages_of_centred_images(size: int, pool: int) -> None:
     torch.manual_seed(6)
-    net, rough = smooth_resnet(5, channels=1, size=size, scale=255.0, beta=3.0), wide_resnet(5, channels=1)
+    net, rough = smooth_resnet(5, size=size, beta=3.0), wide_resnet(5, channels=1)
     rough.load_state_dict(net.state_dict())
     x = torch.rand(2, 1, 16, 16)
     rough.standardise = nn.Identity()

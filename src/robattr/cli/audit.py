@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from robattr._progress import Watching, say
-from robattr._text import interval, number, numbers, printable, whole_numbers, words
+from robattr._text import interval, number, printable, whole_numbers, words
+from robattr.cli import _own_model as own
 from robattr.cli._options import (
-    MAPS,
     Compile,
     DataDir,
     Device,
@@ -19,61 +19,15 @@ from robattr.cli._options import (
     Iterations,
     Trust,
     choices,
-    choices_with_commas,
     known_datasets,
-    known_runs,
     typed_command,
 )
 from robattr.cli._tables import show_text
-from robattr.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from robattr.data import Dataset
     from robattr.reporting.verdict import Verdict
 
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="Your model as package.module:factory, a function without arguments, which is imported and called. Or a "
-        "run directory, a .safetensors file or a model of the zoo.",
-        autocompletion=known_runs,
-    ),
-]
-Weights = Annotated[Path | None, typer.Option(help="Weights: .safetensors, or a .pt file of tensors only.")]
-DATA = "A folder with one folder of images per class, or a dataset's name."
-Data = Annotated[str, typer.Option(help=DATA, autocompletion=known_datasets)]
-Bounds = Annotated[str, typer.Option(help="Range of the inputs: 0,1 or 0,255.")]
-Mean = Annotated[
-    str | None, typer.Option(help="The model's normalisation, per channel: 0.485,0.456,0.406 is subtracted …")
-]
-Std = Annotated[str | None, typer.Option(help="… and the difference divided by 0.229,0.224,0.225.")]
-Eps = Annotated[
-    str | None,
-    typer.Option(
-        help="Radius of the attack, in units of the bounds: 8/255 (default: the dataset's, else 8/255 of the range)."
-    ),
-]
-Size = Annotated[
-    int | None, typer.Option(min=1, help="Side to which images are resized (default: a run's, else their own).")
-]
-Channels = Annotated[int | None, typer.Option(min=1, help="1 or 3 (default: what the first convolution takes).")]
-Classes = Annotated[Path | None, typer.Option(help="A text file with the name of each output, one per line, in order.")]
-Maps = Annotated[
-    str,
-    typer.Option(
-        help="Explanations, with commas: ig, sg, gi, smoothgrad, captum:Saliency, …",
-        autocompletion=choices_with_commas(*MAPS, "captum:Saliency"),
-    ),
-]
 Examples = Annotated[int, typer.Option(min=1, help="How many examples to audit.")]
-Seed = Annotated[int, typer.Option(help="Seed for the choice of examples and the attacks.")]
-Points = Annotated[
-    int | None,
-    typer.Option(min=1, help="Points of the path of integrated gradients (default: the dataset's, else 100)."),
-]
 Batch = Annotated[int, typer.Option(min=1, help="Examples per update of the training.")]
 
 Precision = Annotated[
@@ -95,28 +49,28 @@ def register(app: typer.Typer) -> None:
 
 
 def audit(
-    model: Model,
-    data: Data,
-    bounds: Bounds = "0,1",
-    weights: Weights = None,
-    mean: Mean = None,
-    std: Std = None,
-    eps: Eps = None,
-    maps: Maps = "ig",
+    model: own.Model,
+    data: own.Data,
+    bounds: own.Bounds = "0,1",
+    weights: own.Weights = None,
+    mean: own.Mean = None,
+    std: own.Std = None,
+    eps: own.Eps = None,
+    maps: own.Maps = "ig",
     protocol: Annotated[
         str, typer.Option(help="both, paper, or strict.", autocompletion=choices("both", "paper", "strict"))
     ] = "both",
     examples: Examples = 100,
-    size: Size = None,
-    channels: Channels = None,
-    classes: Classes = None,
+    size: own.Size = None,
+    channels: own.Channels = None,
+    classes: own.Classes = None,
     iterations: Iterations = None,
-    points: Points = None,
+    points: own.Points = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page; records go to a folder beside it.")] = Path(
         "audit.html"
     ),
     fresh: Fresh = False,
-    seed: Seed = 0,
+    seed: own.Seed = 0,
     device: Device = "auto",
     data_dir: DataDir = None,
     precision: Precision = "auto",
@@ -134,11 +88,11 @@ def audit(
 
     with Watching() as watch:
         found = begin(
-            open_model(model, weights, trust=trust), open_data(data, data_dir),
-            bounds=interval(bounds, "--bounds"), preprocessing=preprocessing(mean, std, weights),
+            own.open_model(model, weights, trust=trust), own.open_data(data, data_dir),
+            bounds=interval(bounds, "--bounds"), preprocessing=own.preprocessing(mean, std, weights),
             eps=None if eps is None else number(eps, "--eps"), maps=maps, protocol=protocol,  # type: ignore[arg-type]
             examples=examples, steps=iterations, points=points, out=out, name=model.rpartition("/")[2],
-            size=size, channels=channels, classes=class_names(classes), seed=seed, device=device,
+            size=size, channels=channels, classes=own.class_names(classes), seed=seed, device=device,
             compiled=compiled, certify=certify, precision=precision, fresh=fresh,
             command=typed_command(), watch=watch,
         )  # fmt: skip
@@ -152,16 +106,16 @@ def audit(
 
 
 def harden(
-    model: Model,
-    data: Data,
-    bounds: Bounds = "0,1",
-    weights: Weights = None,
-    mean: Mean = None,
-    std: Std = None,
+    model: own.Model,
+    data: own.Data,
+    bounds: own.Bounds = "0,1",
+    weights: own.Weights = None,
+    mean: own.Mean = None,
+    std: own.Std = None,
     objective: Annotated[
         str, typer.Option(help="ig-norm, ig-sum-norm, madry, …, or MODULE:FUNCTION that returns your own objective.")
     ] = "ig-sum-norm",
-    eps: Eps = None,
+    eps: own.Eps = None,
     steps: Annotated[int, typer.Option(min=1, help="Updates of the training.")] = 300,
     batch: Batch = 16,
     lr: Annotated[str, typer.Option(help="Learning rate.")] = "1e-4",
@@ -173,19 +127,19 @@ def harden(
     ] = "frozen",
     freeze: Annotated[str, typer.Option(help="Layers that keep their weights, separated by commas.")] = "",
     chunk: Annotated[int | None, typer.Option(min=1, help="Nodes in memory at once (default: what fits).")] = None,
-    maps: Maps = "ig",
+    maps: own.Maps = "ig",
     examples: Examples = 50,
     iterations: Iterations = None,
-    points: Points = None,
-    size: Size = None,
-    channels: Channels = None,
-    classes: Classes = None,
+    points: own.Points = None,
+    size: own.Size = None,
+    channels: own.Channels = None,
+    classes: own.Classes = None,
     held_out: Annotated[float, typer.Option(min=0, max=0.45, help="Share held out for the audits.")] = 0.1,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder for the runs and report.html.")] = Path(
         "hardened"
     ),
     fresh: Fresh = False,
-    seed: Seed = 0,
+    seed: own.Seed = 0,
     device: Device = "auto",
     data_dir: DataDir = None,
     precision: Precision = "auto",
@@ -201,15 +155,15 @@ def harden(
 
     with Watching() as watch:
         found = begin(
-            open_model(model, weights, trust=trust), open_data(data, data_dir),
+            own.open_model(model, weights, trust=trust), own.open_data(data, data_dir),
             objective=named(objective) if ":" in objective else objective, out=out,
-            bounds=interval(bounds, "--bounds"), preprocessing=preprocessing(mean, std, weights),
+            bounds=interval(bounds, "--bounds"), preprocessing=own.preprocessing(mean, std, weights),
             eps=None if eps is None else number(eps, "--eps"), steps=steps, batch=batch, lr=number(lr, "--lr"),
             batch_norm=batch_norm,  # type: ignore[arg-type]
             freeze=words(freeze), chunk=chunk,
             changes=dict(parse_word(word) for word in set_ or []), maps=maps, examples=examples,
             audit_steps=iterations, points=points, name=model.rpartition("/")[2],
-            size=size, channels=channels, classes=class_names(classes),
+            size=size, channels=channels, classes=own.class_names(classes),
             held_out=held_out, seed=seed, device=device, precision=precision, fresh=fresh,
             command=typed_command(), watch=watch,
         )  # fmt: skip
@@ -222,16 +176,16 @@ def harden(
 
 
 def doctor(
-    model: Model,
-    data: Annotated[str | None, typer.Option(help=DATA, autocompletion=known_datasets)] = None,
-    bounds: Bounds = "0,1",
-    weights: Weights = None,
-    mean: Mean = None,
-    std: Std = None,
+    model: own.Model,
+    data: Annotated[str | None, typer.Option(help=own.DATA, autocompletion=known_datasets)] = None,
+    bounds: own.Bounds = "0,1",
+    weights: own.Weights = None,
+    mean: own.Mean = None,
+    std: own.Std = None,
     shape: Annotated[str | None, typer.Option(help="Shape of one input, if no data are given: 3,224,224.")] = None,
-    size: Size = None,
-    channels: Channels = None,
-    classes: Classes = None,
+    size: own.Size = None,
+    channels: own.Channels = None,
+    classes: own.Classes = None,
     m: Annotated[int, typer.Option(min=1, help="Nodes of the path in the training whose cost is estimated.")] = 10,
     m_attack: Annotated[int, typer.Option(min=1, help="Nodes of the path in its attack.")] = 5,
     attack_steps: Annotated[int, typer.Option(min=1, help="Steps of its attack.")] = 7,
@@ -248,10 +202,10 @@ def doctor(
     from robattr.auditing import doctor as examine
 
     found = examine(
-        open_model(model, weights, trust=trust), None if data is None else open_data(data, data_dir),
-        bounds=interval(bounds, "--bounds"), preprocessing=preprocessing(mean, std, weights),
+        own.open_model(model, weights, trust=trust), None if data is None else own.open_data(data, data_dir),
+        bounds=interval(bounds, "--bounds"), preprocessing=own.preprocessing(mean, std, weights),
         shape=None if shape is None else whole_numbers(shape, "--shape"),
-        size=size, channels=channels, classes=class_names(classes),
+        size=size, channels=channels, classes=own.class_names(classes),
         plan=Plan(m, m_attack, attack_steps, batch), device=device,
     )  # fmt: skip
     for check in found.checks:
@@ -261,51 +215,6 @@ def doctor(
             typer.echo(f"      → {printable(check.remedy)}")
     if not found.healthy:
         raise typer.Exit(1)
-
-
-def open_model(ref: str, weights: Path | None, *, trust: bool) -> nn.Module:
-    """The user's model; before a factory is imported, which runs the user's code, a line says so."""
-    from robattr import models
-    from robattr.runs import load_model
-
-    if ":" in ref:
-        say(f"importing {ref}: this runs its code")
-        made = models.from_factory(ref)
-    elif "/" in ref or Path(ref).exists():
-        made = load_model(ref, trust=trust)
-    else:
-        raise InvalidInput(
-            "expected package.module:factory, a run directory, a .safetensors file or a model of the zoo, got "
-            f"{ref!r}: for a function of {ref}.py, write {ref}:factory; `robattr --list` shows the zoo"
-        )
-    return made if weights is None else models.load_weights(made, weights)
-
-
-def open_data(data: str, data_dir: Path | None) -> str | Dataset:
-    """The user's folder, or the dataset of that name in `data_dir`."""
-    from robattr import data as datasets
-
-    return datasets.load(data, data_dir) if data in datasets.names() and data_dir is not None else data
-
-
-def preprocessing(mean: str | None, std: str | None, weights: Path | None) -> dict[str, Any] | None:
-    """The given mean and std, checked against those saved with the weights."""
-    from robattr.auditing.wrapped_model import check_preprocessing
-
-    given = {key: numbers(text, f"--{key}") for key, text in (("mean", mean), ("std", std)) if text is not None}
-    check_preprocessing(given, weights)
-    return given or None
-
-
-def class_names(path: Path | None) -> list[str] | None:
-    if path is None:
-        return None
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()  # some editors write a byte-order mark
-    except (OSError, UnicodeDecodeError) as cause:
-        why = getattr(cause, "strerror", None) or "it is not UTF-8"
-        raise InvalidInput(f"expected a text file of class names, got {path} ({why}): correct --classes") from cause
-    return [line.strip() for line in lines if line.strip()]
 
 
 def _show(verdict: Verdict, of: str = "") -> None:

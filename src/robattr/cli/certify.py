@@ -12,7 +12,7 @@ import typer
 
 from robattr._progress import Watching, say
 from robattr._text import duration, interval, number, numbers, printable
-from robattr.cli import audit as own_model
+from robattr.cli import _own_model as own
 from robattr.cli._options import DataDir, Device, Fresh, Trust, leads, typed_command
 from robattr.cli._tables import show_table, show_text
 from robattr.errors import InvalidInput
@@ -31,9 +31,9 @@ def register(app: typer.Typer) -> None:
 
 def certify(
     context: typer.Context,
-    model: own_model.Model,
-    data: own_model.Data,
-    maps: own_model.Maps = "ig",
+    model: own.Model,
+    data: own.Data,
+    maps: own.Maps = "ig",
     sigma: Annotated[
         str | None,
         typer.Option(help="Standard deviation of the noise, in units of the bounds (default: 0.25 of the range)."),
@@ -57,17 +57,17 @@ def certify(
     ] = None,
     attack: Annotated[bool, typer.Option("--attack", help="Also try to break the certificates by attacks.")] = False,
     examples: Annotated[int, typer.Option(min=1, help="How many examples to certify.")] = 100,
-    points: own_model.Points = None,
-    bounds: own_model.Bounds = "0,1",
-    weights: own_model.Weights = None,
-    mean: own_model.Mean = None,
-    std: own_model.Std = None,
-    size: own_model.Size = None,
-    channels: own_model.Channels = None,
-    classes: own_model.Classes = None,
+    points: own.Points = None,
+    bounds: own.Bounds = "0,1",
+    weights: own.Weights = None,
+    mean: own.Mean = None,
+    std: own.Std = None,
+    size: own.Size = None,
+    channels: own.Channels = None,
+    classes: own.Classes = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder for the records.")] = Path("certificates"),
     fresh: Fresh = False,
-    seed: own_model.Seed = 0,
+    seed: own.Seed = 0,
     device: Device = "auto",
     data_dir: DataDir = None,
     trust: Trust = False,
@@ -87,16 +87,16 @@ def certify(
     noise, box = None if sigma is None else number(sigma, "--sigma"), interval(bounds, "--bounds")
     radii, level = None if radius is None else numbers(radius, "--radius"), number(alpha, "--alpha")
     share, ball = number(top, "--top"), None if interval_eps is None else number(interval_eps, "--interval")
-    net = own_model.open_model(model, weights, trust=trust)
-    names = own_model.class_names(classes)
+    net = own.open_model(model, weights, trust=trust)
+    names = own.class_names(classes)
     given = as_dataset(
-        own_model.open_data(data, data_dir),
+        own.open_data(data, data_dir),
         model=net, bounds=box, size=size, channels=channels, classes=names, limit=max(1000, 4 * examples), seed=seed,
     )  # fmt: skip
     check_names(names, net, given)
     x, y, ids = draw(given, examples, seed=seed)
     if ball is not None:
-        wrapped, _ = wrap(net, preprocessing=own_model.preprocessing(mean, std, weights), device="cpu")
+        wrapped, _ = wrap(net, preprocessing=own.preprocessing(mean, std, weights), device="cpu")
         show_intervals(measure_intervals(wrapped, x, y, ball, bounds=given.bounds, seed=seed), model)
         return
     for map in parse_maps(maps, points=points or 100, bounds=given.bounds):
@@ -105,7 +105,7 @@ def certify(
                 net, x, y,
                 map=map, sigma=noise, radius=radii, samples=samples,
                 alpha=level, top=share, attack=attack, bounds=given.bounds, ids=ids,
-                preprocessing=own_model.preprocessing(mean, std, weights),
+                preprocessing=own.preprocessing(mean, std, weights),
                 out=out, seed=seed, device=device, fresh=fresh, announce=_announce, watch=watch,
                 metadata={
                     "run": model, "dataset": given.name, "classes": list(given.classes),

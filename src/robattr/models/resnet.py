@@ -170,7 +170,7 @@ def scale_invariant(model: nn.Module, x: Tensor, *, smallest: float = 0.01) -> T
     This is true while the floor of the standard deviation is inactive at every node: smallest · σ(x) > 1/√(HWC), over
     `scale`; i.e. σ(x) > 1.80 for 32×32×3 and 0.45 for 128×128×3 at N = 100. Near the bound (0.1%) the answer is False,
     so that rounding never decides it. The softplus twin has the same property: the standardisation precedes every
-    activation. All False for networks that are not a `ResNet`, or one that does not standardise.
+    activation. All False for other networks, and for a `ResNet` that does not standardise.
     """
     net = model.twin_of if isinstance(model, Smooth) else model
     first = net.standardise if isinstance(net, ResNet) else None

@@ -187,7 +187,7 @@ class Centred(nn.Module):
 
 @architecture
 def smooth_resnet(
-    classes: int = 43, *, channels: int = 3, size: int = 32, scale: float = 1.0, beta: float = 4.0
+    classes: int = 10, *, channels: int = 1, size: int = 28, scale: float = 255.0, beta: float = 4.0
 ) -> ResNet:
     """`wide_resnet` with softplus units of β, on averages of the image, `Centred` instead of standardised.
 
