@@ -90,6 +90,19 @@ def test_an_earlier_version_is_flagged_and_obeys_the_other_rules() -> None:
         entries([entry("a", 0.7, **weak)])
 
 
+def test_a_test_split_of_fewer_examples_is_attacked_as_a_whole() -> None:
+    """Flower's 136, whose ids are the numbers of its files."""
+    run = entry("a", 0.7, dataset="flower")
+    (e,) = run.evaluations
+
+    def of(n: int) -> list[str]:
+        records = tuple({**e.records[0], "id": 7 * i + 3} for i in range(n))
+        return violations(run, replace(e, summary={**e.summary, "examples": n}, records=records))
+
+    assert not of(136)
+    assert of(135) == ["expected at least 136 examples, got 135: --examples 136"]
+
+
 def test_chosen_examples_are_refused() -> None:
     run = entry("a", 0.7)
     (e,) = run.evaluations

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from robattr.errors import InvalidInput
-from robattr.models.architecture import architecture, positive
+from robattr.models.architecture import architecture
 from robattr.models.cnn import paper_layers
 from robattr.models.resnet import ResNet, resnet
 from robattr.models.softplus import soften
@@ -186,17 +186,13 @@ class Centred(nn.Module):
 
 
 @architecture
-def smooth_resnet(
-    classes: int = 10, *, channels: int = 1, size: int = 28, scale: float = 255.0, beta: float = 4.0
-) -> ResNet:
-    """`wide_resnet` with softplus units of β, on averages of the image, `Centred` instead of standardised.
+def smooth_resnet(classes: int = 10, *, channels: int = 1, scale: float = 255.0, beta: float = 4.0) -> ResNet:
+    """`pooled_resnet` with softplus units of β, `Centred` instead of standardised.
 
-    It averages 2×2 pixels of images of up to 64 pixels a side, and 4×4 of larger ones. Nothing is piecewise linear: no
-    map jumps where a unit switches. On a standardised image, IG from black is a single gradient; here it averages
-    gradients along its path.
+    Nothing is piecewise linear: no map jumps where a unit switches. On a standardised image, IG from black is a single
+    gradient; here it averages gradients along its path.
     """
-    positive(size=size)
-    net = resnet(classes, 2, channels=channels, width=32, scale=scale, pool=2 if size <= 64 else 4)
+    net = resnet(classes, 2, channels=channels, width=32, scale=scale, pool=2)
     net.standardise = Centred(scale)
     return cast(ResNet, soften(net, beta))
 
