@@ -113,7 +113,7 @@ def test_the_layout_of_memory_changes_nothing(compiled: bool) -> None:
 @pytest.mark.parametrize(
     ("arithmetic", "on_gpu", "channels", "form"),
     [
-        ("bf16", True, 3, torch.channels_last), ("bf16", True, 1, torch.contiguous_format),
+        ("bf16", True, 3, torch.channels_last), ("bf16", True, 1, torch.channels_last),
         ("tf32", True, 3, torch.channels_last), ("tf32", True, 1, torch.contiguous_format),
         ("bf16", False, 3, torch.contiguous_format), ("fp32", True, 3, torch.contiguous_format),
     ],

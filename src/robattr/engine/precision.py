@@ -25,9 +25,9 @@ def layout(arithmetic: str, x: Tensor) -> torch.memory_format:
     """How images like x (B, C, H, W) and the kernels lie in memory where products in that precision run fastest.
 
     The tf32 and bf16 units of a GPU read pixels with all their channels beside each other; other layouts are copied
-    first.
+    first. Images of one channel have them so only in bf16, where `forms` keep the later layers fast.
     """
-    last = x.is_cuda and arithmetic in ("tf32", "bf16") and x.dim() == 4 and x.shape[1] > 1
+    last = x.is_cuda and x.dim() == 4 and (arithmetic == "bf16" or (arithmetic == "tf32" and x.shape[1] > 1))
     return torch.channels_last if last else torch.contiguous_format
 
 

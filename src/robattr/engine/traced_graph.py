@@ -18,6 +18,8 @@ from torch.fx.graph import CodeGen
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from robattr.engine import forms
+
 aten = torch.ops.aten
 COSTLY = {
     aten.convolution.default, aten.convolution_backward.default, aten.max_pool2d_with_indices.default,
@@ -42,7 +44,8 @@ def trace(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[GraphModule, l
         specs.append(out_spec)
         return out
 
-    module = make_fx(of_leaves, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+    traced = make_fx(of_leaves, forms.TABLE, tracing_mode="fake", _allow_non_fake_inputs=True)
+    module = traced(*leaves)
     graph = module.graph
     graph.set_codegen(CodeGen())
     for node in [n for n in graph.nodes if n.target is torch.ops.aten.detach.default]:

@@ -1,0 +1,89 @@
+"""The forms of operators in generated code are equal to torch's, and take their place in bf16 on a GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from robattr import objectives
+from robattr.engine import Step, forms
+from robattr.engine.compiled import traced
+from robattr.formula import PGD, LinfBall
+
+
+@pytest.fixture
+def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "applies", lambda x: True)
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("channels", "kernel", "size"), [(1, 5, 8), (1, 3, 6), (3, 3, 6)])
+def test_convolutions_and_pools_have_the_same_derivatives(
+    layout: torch.memory_format, channels: int, kernel: int, size: int
+) -> None:
+    draws = torch.Generator().manual_seed(channels)
+    weight = torch.randn(4, channels, kernel, kernel, generator=draws, dtype=torch.float64)
+    bias = torch.randn(4, generator=draws, dtype=torch.float64)
+
+    def gradient(x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.contiguous(memory_format=layout).requires_grad_()
+        out = F.max_pool2d(F.conv2d(x, weight, bias, padding=kernel // 2), 2)
+        (first,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.pow(3).sum(), x)
+        return first.detach(), second
+
+    x = torch.randn(2, channels, size, size, generator=draws, dtype=torch.float64)
+    graph = make_fx(gradient, forms.TABLE)(x)
+    graph.graph.eliminate_dead_code()
+    called = {node.target for node in graph.graph.nodes}
+    assert torch.ops.aten.max_pool2d_with_indices_backward.default not in called
+    assert (torch.ops.aten.convolution.default in called) == (channels > 1)
+    for ours, theirs in zip(graph(x), gradient(x), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_windows_that_overlap_or_leave_a_rest_keep_the_operator_of_torch() -> None:
+    def gradient(x: Tensor) -> Tensor:
+        x = x.requires_grad_()
+        return torch.autograd.grad(F.max_pool2d(x, 3, stride=2).square().sum(), x)[0]
+
+    x = torch.randn(2, 3, 9, 9, generator=torch.Generator().manual_seed(0))
+    graph = make_fx(gradient, forms.TABLE)(x)
+    called = {node.target for node in graph.graph.nodes}
+    assert torch.ops.aten.max_pool2d_with_indices_backward.default in called
+    torch.testing.assert_close(graph(x), gradient(x))
+
+
+def test_elsewhere_torchs_kernels_run() -> None:
+    """Not on a CPU, and on a GPU not in fp32 or tf32."""
+    assert not forms.applies(torch.zeros(1, dtype=torch.bfloat16))
+    for dtype, wanted in ((torch.bfloat16, True), (torch.float32, False)):
+        assert forms.applies(SimpleNamespace(is_cuda=True, dtype=dtype)) == wanted  # type: ignore[arg-type]
+
+
+def test_a_step_has_the_gradients_of_torchs_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 3)
+    ).double()
+    x, y, ball = torch.rand(3, 1, 8, 8, dtype=torch.float64), torch.arange(3), LinfBall(0.1)
+    rho = objectives.ig_norm(1.0, ball, PGD(2, 0.05), m=3, m_attack=2)
+
+    def gradients() -> list[Tensor]:
+        net.zero_grad()
+        Step(net, compiled=True, backend=traced)(rho, x, y, start=x + 0.05)
+        return [p.grad.clone() for p in net.parameters() if p.grad is not None]
+
+    asked: list[Tensor] = []
+    monkeypatch.setattr(forms, "applies", lambda x: asked.append(x) or True)
+    ours = gradients()
+    assert asked
+    monkeypatch.setattr(forms, "TABLE", {})
+    torch.testing.assert_close(ours, gradients())
