@@ -96,20 +96,23 @@ def _translation(shift: Tensor) -> Tensor:
 def _projection(corners: Tensor, size: int) -> Tensor:
     """The homography from the four perturbed corners, in (x, y), to the square's: (0,0), (0,H), (H,H), (H,0).
 
-    It is used as the map from output to input, so the input's corners land on the perturbed positions. Each
-    pair (x, y) -> (u, v) gives two linear equations in the eight unknowns, the ninth entry being 1:
-    a·x + b·y + c − g·x·u − h·y·u = u, and likewise for v.
+    It is used as the map from output to input, so the input's corners land on the perturbed positions. In closed form
+    (Heckbert, Fundamentals of Texture Mapping, 1989, §2.2.3): S sends the unit square to the corners, the result is
+    its inverse, adj S / det S, in pixels and with the ninth entry 1. No solver, which would start a thread per core.
     """
     top_l, left_t, bottom_l, left_b, top_r, right_t, bottom_r, right_b = corners.unbind(1)
-    x = torch.stack([left_t, left_b, size - right_b, size - right_t], dim=1)
-    y = torch.stack([top_l, size - bottom_l, size - bottom_r, top_r], dim=1)
-    u = torch.tensor([0.0, 0.0, size, size], dtype=x.dtype).expand_as(x)
-    v = torch.tensor([0.0, size, size, 0.0], dtype=x.dtype).expand_as(x)
-    one, zero = torch.ones_like(x), torch.zeros_like(x)
-    for_u = torch.stack([x, y, one, zero, zero, zero, -x * u, -y * u], dim=2)
-    for_v = torch.stack([zero, zero, zero, x, y, one, -x * v, -y * v], dim=2)
-    solution = torch.linalg.solve(torch.cat([for_u, for_v], dim=1), torch.cat([u, v], dim=1))
-    return torch.cat([solution, torch.ones_like(solution[:, :1])], dim=1).view(-1, 3, 3)
+    x = left_t, size - right_t, size - right_b, left_b  # of the corners sent to (0, 0), (1, 0), (1, 1), (0, 1)
+    y = top_l, top_r, size - bottom_r, size - bottom_l
+    (x1, y1), (x3, y3) = ((x[i] - x[2], y[i] - y[2]) for i in (1, 3))
+    x0, y0 = (v[0] - v[1] + v[2] - v[3] for v in (x, y))
+    area = x1 * y3 - x3 * y1
+    g, h = (x0 * y3 - x3 * y0) / area, (x1 * y0 - x0 * y1) / area
+    a, b, c = x[1] - x[0] + g * x[1], x[3] - x[0] + h * x[3], x[0]
+    d, e, f = y[1] - y[0] + g * y[1], y[3] - y[0] + h * y[3], y[0]
+    rows = [e - f * h, c * h - b, b * f - c * e, f * g - d, a - c * g, c * d - a * f]
+    last = [d * h - e * g, b * g - a * h, a * e - b * d]
+    inverse = torch.stack([*(size * entry for entry in rows), *last], dim=1) / last[2][:, None]
+    return inverse.view(-1, 3, 3)
 
 
 def _sample(x: Tensor, matrix: Tensor, *, black: bool) -> Tensor:
