@@ -23,17 +23,19 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize(("channels", "kernel", "size"), [(1, 5, 8), (1, 3, 6), (3, 3, 6)])
+@pytest.mark.parametrize(
+    ("channels", "groups", "kernel", "size"), [(1, 1, 5, 8), (1, 1, 3, 6), (3, 1, 3, 6), (4, 4, 3, 6), (4, 2, 3, 6)]
+)
 def test_convolutions_and_pools_have_the_same_derivatives(
-    layout: torch.memory_format, channels: int, kernel: int, size: int
+    layout: torch.memory_format, channels: int, groups: int, kernel: int, size: int
 ) -> None:
     draws = torch.Generator().manual_seed(channels)
-    weight = torch.randn(4, channels, kernel, kernel, generator=draws, dtype=torch.float64)
+    weight = torch.randn(4, channels // groups, kernel, kernel, generator=draws, dtype=torch.float64)
     bias = torch.randn(4, generator=draws, dtype=torch.float64)
 
     def gradient(x: Tensor) -> tuple[Tensor, Tensor]:
         x = x.contiguous(memory_format=layout).requires_grad_()
-        out = F.max_pool2d(F.conv2d(x, weight, bias, padding=kernel // 2), 2)
+        out = F.max_pool2d(F.conv2d(x, weight, bias, padding=kernel // 2, groups=groups), 2)
         (first,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
         (second,) = torch.autograd.grad(first.pow(3).sum(), x)
         return first.detach(), second

@@ -49,7 +49,7 @@ def convolution(
     transposed: bool, output_padding: list[int], groups: int,
 ) -> Tensor:  # fmt: skip
     """Σ_j w_j x_{i+j} of one input channel: patches of x (N·H·W, k²) times w (k², C), with channels last."""
-    if not _one_channel(x, weight, stride, padding, dilation, transposed):
+    if not _one_channel(x, weight, stride, padding, dilation, transposed, groups):
         return NotImplemented  # type: ignore[no-any-return]
     n, _, h, w = x.shape
     c, taps = len(weight), weight[0].numel()
@@ -63,7 +63,8 @@ def convolution_backward(
     dilation: list[int], transposed: bool, output_padding: list[int], groups: int, mask: list[bool],
 ) -> tuple[Tensor, None, None]:  # fmt: skip
     """The input gradient of `convolution`: g (N·H·W, C) times w (C, k²), and each patch added where it was taken."""
-    if list(mask) != [True, False, False] or not _one_channel(grad, weight, stride, padding, dilation, transposed):
+    one_channel = _one_channel(grad, weight, stride, padding, dilation, transposed, groups)
+    if not one_channel or list(mask) != [True, False, False]:
         return NotImplemented  # type: ignore[no-any-return]
     n, c, h, w = grad.shape
     high, wide = weight.shape[2:]
@@ -78,11 +79,12 @@ def convolution_backward(
 
 
 def _one_channel(
-    x: Tensor, weight: Tensor, stride: list[int], padding: list[int], dilation: list[int], transposed: bool
+    x: Tensor, weight: Tensor, stride: list[int], padding: list[int], dilation: list[int], transposed: bool, groups: int
 ) -> bool:
-    """Whether a convolution of one input channel keeps the size of its images."""
-    plain = weight.dim() == 4 and weight.shape[1] == 1 and not transposed and {*stride, *dilation} == {1}
-    return applies(x) and plain and [2 * p + 1 for p in padding] == list(weight.shape[2:])
+    """Whether a convolution of one input channel in all keeps the size of its images."""
+    if not applies(x) or not x.dim() == weight.dim() == 4 or not weight.shape[1] == groups == 1 or transposed:
+        return False
+    return {*stride, *dilation} == {1} and [2 * p + 1 for p in padding] == list(weight.shape[2:])
 
 
 def _padded(matrix: Tensor) -> Tensor:
