@@ -6,8 +6,8 @@
     first       torch's kernels, and channels before pixels
     tuned       what training does, and the compiler times several shapes of each kernel (it takes minutes)
 
-The first three differ in bf16 on a GPU alone. The last column is ‖g − g₀‖₂ / ‖g₀‖₂ for the parameter gradients of a row and of the
-engine, both in the precision of the run.
+The first three differ in bf16 on a GPU alone. The last column is ‖g − g₀‖₂ / ‖g₀‖₂ for the parameter gradients of a row
+and of the engine, both in the precision of the run.
 """
 
 from __future__ import annotations

@@ -17,11 +17,10 @@ from typing import Literal
 
 import numpy as np
 
+from results.values import RATIO, show_range, title
 from robattr import recipes
 from robattr.metrics import intervals
-from robattr.metrics.columns import COLUMN, Column
 from robattr.metrics.intervals import Estimate, Floats
-from robattr.reporting.paired import shown
 from robattr.reporting.published import DATASETS, DIFFERENT_M, INTEGRATED_GRADIENTS, SIMPLE_GRADIENT, published
 from robattr.reporting.record import APPROACHES
 from robattr.reporting.run_results import EvaluationResults, RunResults
@@ -33,7 +32,6 @@ ATTRIBUTION = ("topk", "kendall")
 REGULARISED = ("ig-norm", "ig-sum-norm")
 TOLERATED = 0.03  # 3 points, or 0.03 of rank correlation: a value further from the paper's is far from it
 LARGE, LARGER = 10.0, 1.0  # ‖IG‖₁ / ℓ: the paper has 10 to 20; above 1 the regulariser is still the larger term
-RATIO = Column("ratio", "‖IG‖₁ / ℓ", "the regulariser beside the loss at the end of training")
 QUARTILES = (0.25, 0.5, 0.75)
 RESAMPLES = 2000
 
@@ -235,27 +233,6 @@ CLAIMS = (
     Claim("m does not matter much", range_over_m),
     Claim("‖IG‖₁ stays large beside ℓ (ineffective optimisation)", stays_large, of_training=True),
 )
-
-
-def title(key: str) -> str:
-    """The title of a column, or of the ratio."""
-    return RATIO.title if key == RATIO.key else COLUMN[key].title
-
-
-def show(key: str, value: float, *, unit: bool = True) -> str:
-    """A difference of a column, or the ratio."""
-    return f"{value:.3g}" if key == RATIO.key else COLUMN[key].show_difference(value, unit=unit)
-
-
-def show_range(key: str, values: Sequence[float]) -> str:
-    """`+12.30 to +47.11 points`."""
-    low, high = min(values), max(values)
-    return show(key, high) if low == high else f"{show(key, low, unit=False)} to {show(key, high)}"
-
-
-def show_estimate(key: str, found: Estimate) -> str:
-    """`+2.10 points [+0.90, +3.30]`, or the ratio."""
-    return show(key, found.value) if key == RATIO.key else shown(COLUMN[key], found)
 
 
 def far(run: RunResults, evaluation: EvaluationResults, *, m: int | None = None) -> bool:

@@ -10,6 +10,7 @@ from typing import get_args
 from results import ablation, claims
 from results.claims import ATTRIBUTION, TOLERATED, Measurement
 from results.sections import Member, doubts, end_of_training, figures, join, members, strict_table, warnings
+from results.values import show, show_estimate, title
 from robattr import recipes
 from robattr.metrics.columns import COLUMN, PAPERS
 from robattr.reporting.published import DATASETS, INTEGRATED_GRADIENTS, SIMPLE_GRADIENT, Published, published
@@ -77,8 +78,8 @@ def _claims(runs: Sequence[RunResults]) -> str:
 
 
 def _comparison(m: Measurement) -> tuple[str, ...]:
-    differences = ", ".join(f"{claims.title(key)} {claims.show_estimate(key, e)}" for key, e in m.found.items())
-    paper = ", ".join(claims.show(key, value) for key, value in m.paper.items()) or "–"
+    differences = ", ".join(f"{title(key)} {show_estimate(key, e)}" for key, e in m.found.items())
+    paper = ", ".join(show(key, value) for key, value in m.paper.items()) or "–"
     count = min(e.n for e in m.found.values())
     return m.dataset, m.compared, m.outcome, differences, paper, f"{count:,}" if count else "–"
 

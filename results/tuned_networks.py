@@ -10,6 +10,7 @@ from pathlib import Path
 from results import best, claims
 from results.claims import ATTRIBUTION, is_papers, without_sweep
 from results.sections import end_of_training, figures, join, strict_table, warnings
+from results.values import show_estimate, show_range, title
 from robattr.metrics.intervals import Estimate
 from robattr.reporting.groups import group_evaluations
 from robattr.reporting.published import DATASETS
@@ -91,13 +92,12 @@ def _effects(heading: str, effects: Iterable[Effect]) -> str:
     ranges = []
     for kind in dict.fromkeys(effect.kind for effect in every):
         of = [effect for effect in every if effect.kind == kind]
-        shown = [claims.show_range(key, [effect.found[key].value for effect in of]) for key in COLUMNS]
+        shown = [show_range(key, [effect.found[key].value for effect in of]) for key in COLUMNS]
         ranges.append([escape_markdown(kind), str(len({effect.dataset for effect in of})), *shown])
     rows = [
-        [e.dataset, escape_markdown(e.compared), *(claims.show_estimate(key, e.found[key]) for key in COLUMNS)]
-        for e in every
+        [e.dataset, escape_markdown(e.compared), *(show_estimate(key, e.found[key]) for key in COLUMNS)] for e in every
     ]
-    titles = [claims.title(key) for key in COLUMNS]
+    titles = [title(key) for key in COLUMNS]
     return join(
         f"### {heading}",
         grid(("Difference", "Datasets", *titles), ranges),

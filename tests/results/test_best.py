@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fake_runs import fake_results
 from results import best
+from robattr.models import zoo
 from robattr.reporting.run_results import RunResults
 
 
@@ -51,3 +53,10 @@ def test_accuracy_is_that_of_the_larger_evaluation_of_the_same_weights() -> None
 
 def test_without_records_there_is_no_section() -> None:
     assert best.section([]) == ""
+
+
+def test_a_model_of_the_zoo_has_its_name_there() -> None:
+    run = model(0.6)
+    source = Path(zoo.entries()["gtsrb/madry-smooth"].record)
+    shipped = replace(run, evaluations=(replace(run.evaluations[0], source=source),))
+    assert best.row("gtsrb", best.members([shipped], "strict", "ig"))[1] == "`gtsrb/madry-smooth`"
