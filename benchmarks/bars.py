@@ -98,10 +98,10 @@ def audit_rows(name: str, measured: list[list[Any]], why: str) -> Iterator[list[
     for what, value, estimate in measured:
         if what in AUDIT:
             yield row(name, f"audit, {what}", f"≤ {AUDIT[what]:g} min", f"{value:.3g} min", value <= AUDIT[what], why)
-            off = max(value / estimate, estimate / value)
-            yield row(
-                name, f"estimate of it, {estimate:.3g} min", f"within {WITHIN:g}×", f"{off:.2f}×", off <= WITHIN, ""
-            )
+            if estimate:
+                off = max(value / estimate, estimate / value)
+                said = f"estimate of it, {estimate:.3g} min"
+                yield row(name, said, f"within {WITHIN:g}×", f"{off:.2f}×", off <= WITHIN, "")
         elif name in PASSES:
             bar = PASSES[name]
             yield row(name, what, f"≥ {bar:,.0f} /s", f"{value:,.0f} /s", value >= bar, why)

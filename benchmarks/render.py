@@ -22,7 +22,8 @@ FILES = (
     *(ROOT / "results" / "bench" / f"h200-evaluation-{of}.json"  # records of `robattr evaluate`
       for of in ("mnist", "fashion-ig", "fashion-sg")),
     *(ROOT / "results" / "bench" / f"h200-{case}.json"
-      for case in ("mnist", "fashion", "gtsrb", "flower", "resnet50", "ifia", "ifia-flower", "kendall", "scaling")),
+      for case in ("mnist", "fashion", "gtsrb", "flower", "resnet50",
+                   "resnet50-both", "ifia", "ifia-flower", "kendall", "scaling")),
     *(ROOT / "results" / "bench" / f"{name}.json" for name in ("cpu-2-cores", "agreement")),
 )  # fmt: skip
 

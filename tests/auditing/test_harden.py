@@ -17,7 +17,7 @@ from robattr.auditing.harden import _run
 from robattr.auditing.record import Settings
 from robattr.auditing.wrapped_model import check_preprocessing
 from robattr.errors import CheckpointError, InvalidInput, UnsupportedModel
-from robattr.formula import Distributional
+from robattr.formula import Distributional, Rho
 from robattr.models import load_weights
 from robattr.reporting.run_results import read_run
 from robattr.training.config import Objective, TrainConfig
@@ -210,6 +210,22 @@ def test_one_paired_example_has_a_difference_and_no_interval(plain: nn.Module, t
     robattr.harden(plain, bars(), objective="natural", out=tmp_path / "h", **{**QUICK, "examples": 1})
     text = (tmp_path / "h" / "report.html").read_text()
     assert "nan" not in text.lower().replace("nano", "")
+
+
+def test_a_model_that_has_forgotten_its_task_is_not_judged(tmp_path) -> None:
+    """An objective that teaches the wrong answers leaves weights, and a sentence that says what happened."""
+    y = torch.arange(40) % 2
+    x = 0.4 * torch.rand(40, 5, generator=torch.Generator().manual_seed(1)) + 0.6 * y[:, None]
+    net = taught(nn.Linear(5, 2), x, y)
+
+    def wrong(model, x: torch.Tensor, y: torch.Tensor) -> Rho:
+        loss = torch.nn.functional.cross_entropy(model(x), 1 - y, reduction="none")
+        return Rho(loss, torch.zeros_like(loss), worst=x)
+
+    call = {**QUICK, "steps": 30, "lr": 1.0, "objective": wrong, "out": tmp_path / "h"}
+    with pytest.raises(InvalidInput, match=r"none of the \d held-out examples rightly.*lower lr.*hardened\)"):
+        robattr.harden(net, (x, y), **call)
+    assert (tmp_path / "h" / "hardened" / "model.safetensors").is_file()
 
 
 def test_mistakes_are_refused(plain: nn.Module, tmp_path) -> None:

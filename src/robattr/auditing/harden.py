@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from robattr import recipes
 from robattr._progress import Watch, silent
@@ -163,10 +164,11 @@ def harden(
         if not outcome.finished:
             return Hardened(_restored(tuned, model), outcome, verdict(before), None, {}, None)
         tuned.eval()
+        judged = draw(given, examples, seed=seed)
+        _check_answers(tuned, *judged[:2], world.device, outcome.path)
         after = measure(
-            tuned, given, draw(given, examples, seed=seed), settings, outcome.path,
-            world=world, command=command or CALLED, watch=watch,
-        )  # fmt: skip
+            tuned, given, judged, settings, outcome.path, world=world, command=command or CALLED, watch=watch
+        )
         asked = {key: before.config[key] for key in ("maps", "protocols")}  # both are judged by the same evaluation
         after = replace(after, config={**after.config, **asked})
         first = strictest(before)
@@ -221,6 +223,18 @@ def _check_begun(run: TrainConfig, begun: RunDirectory, place: Path) -> None:
             f"{place} has a hardening of another configuration ({differing}): choose another folder with -o "
             f"(--weights {begun.weights} starts from its weights), or discard it with --fresh"
         )
+
+
+def _check_answers(tuned: WrappedModel, x: Tensor, y: Tensor, device: torch.device, place: Path) -> None:
+    """Refuse to judge a network that the training has taught to answer nothing rightly."""
+    with torch.no_grad():
+        for part, expected in zip(x.split(16), y.split(16), strict=True):
+            if bool((tuned(part.to(device)).argmax(dim=1).cpu() == expected.cpu()).any()):
+                return
+    raise InvalidInput(
+        f"after the training the model answers none of the {len(x)} held-out examples rightly, so there is nothing to "
+        f"judge: lower lr or the objective's weight and begin anew with fresh (the weights are in {place})"
+    )
 
 
 def _restored(tuned: WrappedModel, model: nn.Module) -> nn.Module:
