@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# One test process per core, so each process uses one thread.
+# As many test processes as tests/conftest.py says, each with one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 NUMERICAL := tests/formula tests/engine tests/metrics tests/attacks tests/models
 

@@ -32,6 +32,12 @@ run_directory._git_state = cache(run_directory._git_state)  # two processes for 
 typer.testing._get_command = cache(typer.main.get_command)  # built anew at every call, in a tenth of a second
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process per core and at least four: on few cores a third of the time is waiting for other processes."""
+    return max(os.cpu_count() or 1, 4)
+
+
 def pytest_collection_finish() -> None:
     gc.enable()
     gc.freeze()  # no later search looks at modules again
