@@ -94,6 +94,7 @@ CASES = (
     Case("fashion-mnist/madry-tuned"),
     Case("fashion-mnist/ig-sum-norm-tuned"),
     Case("fashion-mnist/natural-additive"),
+    Case("gtsrb/natural", attacked=(), weights="results/in_progress/gtsrb-natural"),
     Case("gtsrb/madry", attacked=(1,)),
     Case("gtsrb/ig-norm", attacked=(1,)),
     Case("gtsrb/ig-sum-norm", attacked=(1,)),
@@ -134,10 +135,11 @@ def section(records: Sequence[Mapping[str, Any]]) -> str:
     """The section of docs/results.md."""
     if not records:
         return ""
-    s, first = records[0]["settings"], records[0]
+    s = records[0]["settings"]
+    machines = dict.fromkeys(f"{made['device']}, torch {made['versions']['torch']}" for made in records)
     settings = (
         f"σ = {SMOOTHING.sigma:g} of the range, {1 - s['alpha']:.4g} confidence for each image; random test images; ig "
-        f"maps of {POINTS} points; on {first['device']}, torch {first['versions']['torch']}."
+        f"maps of {POINTS} points; on {' and '.join(machines)}."
     )
     if absent := sorted(set(zoo.entries()) - {made["run"] for made in records}):
         settings += f" Of the zoo, not certified yet: {', '.join(f'`{name}`' for name in absent)}."
