@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def sections(files: Sequence[dict[str, Any]], *, every: bool = False) -> Iterato
         "What the project asks of itself. *Schedule*: the steps of the paper's recipe times the fastest step measured.",
         bars.COLUMNS,
         [
-            *(row for _, case in cases for row in bars.rows(case)),
+            *(row for run, case in cases if not run["quick"] for row in bars.rows(case)),
             *(bars.unmeasured(case for _, case in cases) if every else ()),
         ],
     )
@@ -283,6 +284,8 @@ def number(value: str | float) -> str:
     """Three significant digits; whole numbers in full."""
     if isinstance(value, str):
         return value
+    if not isfinite(value):
+        return str(value)
     if value == int(value) and abs(value) < 1e6:
         return f"{int(value):,}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"

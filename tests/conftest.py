@@ -35,7 +35,9 @@ typer.testing._get_command = cache(typer.main.get_command)  # built anew at ever
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One process per core and at least four: on few cores a third of the time is waiting for other processes."""
-    return max(os.cpu_count() or 1, 4)
+    asked = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return int(asked) if asked else max(cores, 4)
 
 
 def pytest_collection_finish() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -85,6 +86,8 @@ def test_bars_say_what_is_met_and_what_is_in_the_way() -> None:
     ):
         assert row in page, row
     assert "| resnet50 | audit, paper | ≤ 6 min | not yet" not in page
+    quick = render.markdown([replace(report, quick=True).plain()])  # of other sizes: no measurement
+    assert "| resnet50 | audit, paper | ≤ 6 min | 5 min" not in quick
 
 
 def test_each_question_has_one_table_over_all_runs() -> None:
@@ -139,7 +142,16 @@ def test_every_comparison_of_the_stored_results_is_on_the_page() -> None:
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [("right(5)", "right(5)"), (50, "50"), (0.012345, "0.0123"), (12345.6, "12,346"), (3.0, "3"), (1e-9, "1e-09")],
+    [
+        ("right(5)", "right(5)"),
+        (50, "50"),
+        (0.012345, "0.0123"),
+        (12345.6, "12,346"),
+        (3.0, "3"),
+        (1e-9, "1e-09"),
+        (999.7, "1,000"),
+        (math.nan, "nan"),
+    ],
 )
 def test_numbers_are_short(value: str | float, shown: str) -> None:
     assert render.number(value) == shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from robattr import objectives
 from robattr.engine import Step, forms
 from robattr.engine.compiled import traced
+from robattr.errors import CompilationFellBack
 from robattr.formula import PGD, LinfBall
 
 
@@ -89,3 +91,28 @@ def test_a_step_has_the_gradients_of_torchs_kernels(monkeypatch: pytest.MonkeyPa
     assert asked
     monkeypatch.setattr(forms, "TABLE", {})
     torch.testing.assert_close(ours, gradients())
+
+
+class Viewed(nn.Module):
+    """A network that reshapes by `view`, which takes one layout of memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(1, 4, 3, padding=1), nn.Linear(256, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.softplus(self.stem(x)).view(len(x), -1))
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_a_network_that_the_forms_do_not_fit_is_compiled_without_them() -> None:
+    torch.manual_seed(0)
+    net, x, y = Viewed().double(), torch.rand(4, 1, 8, 8, dtype=torch.float64), torch.arange(4) % 3
+    rho = objectives.ig_norm(1.0, LinfBall(0.1), PGD(2, 0.05), m=3, m_attack=2)
+    fast, found = Step(net, compiled=True, backend=traced), []
+    with warnings.catch_warnings(action="error", category=CompilationFellBack):
+        for step in (fast, Step(net)):
+            net.zero_grad()
+            step(rho, x, y, start=x + 0.01)
+            found.append([p.grad.clone() for p in net.parameters() if p.grad is not None])
+    torch.testing.assert_close(*found)

@@ -76,6 +76,26 @@ def test_examples_that_depend_on_each_other_are_not_divided() -> None:
         Step(net)(objectives.natural(), x, y)
 
 
+def test_a_batch_that_may_not_be_divided_runs_whole_or_not_at_all() -> None:
+    parts, fits = Parts(), [10]
+
+    def work(part: slice) -> int:
+        if part.stop - part.start > fits[0]:
+            raise torch.OutOfMemoryError
+        return part.stop - part.start
+
+    fits[0] = 5
+    with pytest.raises(torch.OutOfMemoryError):
+        parts(work, 10, divisible=lambda: False)
+    fits[0] = 10
+    assert parts(work, 10, divisible=lambda: False) == [10]  # the failure has divided nothing
+    fits[0] = 5
+    assert parts(work, 10) == [5, 5]
+    fits[0] = 10
+    assert parts(work, 10, divisible=lambda: False) == [10]  # nor has a batch that could be divided
+    assert parts(work, 10) == [5, 5]
+
+
 def test_the_number_of_parts_is_kept() -> None:
     parts, seen = Parts(), []
 

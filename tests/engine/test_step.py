@@ -414,6 +414,36 @@ class Counting(nn.Module):
         return self.inner(flat)
 
 
+class Buffered(nn.Module):
+    """Writes its buffer in train mode, as `write` says."""
+
+    def __init__(self, value: Tensor, write: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.inner, self.write = nn.Linear(64, 3), write
+        self.register_buffer("held", value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.held = self.write(self.held)
+        return self.inner(x.flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("value", "write"),
+    [
+        (torch.tensor(5000.0), lambda t: t.add_(1)),
+        (torch.ones(3), lambda t: t.lerp_(torch.zeros(3), 1e-5)),
+        (torch.ones(3), lambda t: torch.cat([t, t])),
+        (torch.tensor([1.0, float("nan")]), lambda t: t + 0),
+    ],
+)
+def test_a_buffer_that_moves_by_little_or_grows_is_noticed_and_put_back(value: Tensor, write) -> None:
+    net = Buffered(value.clone(), write).train()
+    same = bool(value.isnan().any())  # equal to the last bit, NaN included
+    assert train_mode_differs(net, images()[0].float()) != same
+    torch.testing.assert_close(net.held, value, rtol=0, atol=0, equal_nan=True)
+
+
 def test_a_layer_that_is_seldom_dropped_is_noticed() -> None:
     class Seldom(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
@@ -605,6 +635,16 @@ def test_in_reduced_precision_a_compiled_result_may_be_as_inexact_as_the_eager_o
             check_close(out, eager, lambda: (exact, eager))
 
 
+def test_an_infinite_loss_hides_no_wrong_gradient() -> None:
+    inf = torch.tensor([float("inf")])
+    right, wrong = torch.tensor([1.0, 2.0]), torch.tensor([100.0, -5.0])
+    with pytest.raises(WrongWhenCompiled, match="of its size away"):
+        check_close((wrong, inf), (right, inf), lambda: ((right, inf), (right, inf)))
+    with pytest.raises(WrongWhenCompiled, match="infinite where the eager result is finite"):
+        check_close((right, inf), (right, torch.ones(1)), lambda: ((right, inf), (right, inf)))
+    check_close((right, inf), (right, inf), lambda: ((right, inf), (right, inf)))
+
+
 def test_a_compiled_result_may_be_as_far_as_the_rounding_of_its_arguments_moves_the_eager_one() -> None:
     """Signs that rounding flips: sign(x − c) at x near c, as behind fifty layers in float32."""
     a = torch.linspace(1 - 2e-7, 1 + 2e-7, 101)  # about a float32 apart
@@ -721,3 +761,11 @@ def test_compiled_code_is_cached_apart_for_each_kind_of_cpu(monkeypatch: pytest.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "chosen"))
     _keep_cache()
     assert directories.cache_dir() == str(tmp_path / "chosen")
+    file = tmp_path / "file"
+    file.touch()
+    for home, cache in (("", tmp_path / ".cache" / "robattr" / "compiled" / kind), (str(file), None)):
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("XDG_CACHE_HOME", home)  # empty: as if it were not set; a file: no folder can be made in it
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", directories.default_cache_dir())
+        _keep_cache()
+        assert directories.cache_dir() == str(cache or directories.default_cache_dir())

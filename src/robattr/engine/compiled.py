@@ -12,7 +12,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -206,10 +206,10 @@ def train_mode_differs(model: nn.Module, x: Tensor) -> bool:
         before = _generators(x)
         own = model(x)
         drawn = not torch.equal(before, _generators(x))
-        moved = any(name not in kept or not _same(buffer, kept[name]) for name, buffer in model.named_buffers())
-        for name, buffer in model.named_buffers():
-            if name in kept:
-                buffer.copy_(kept[name])
+        now = dict(model.named_buffers())
+        moved = now.keys() != kept.keys() or not all(_untouched(now[name], kept[name]) for name in kept)
+        for name in now.keys() & kept.keys():
+            _restore(model, name, kept[name])
         with second_order(model):
             return drawn or moved or not _same(own, model(x))
 
@@ -217,6 +217,21 @@ def train_mode_differs(model: nn.Module, x: Tensor) -> bool:
 def _generators(x: Tensor) -> Tensor:
     """The states of the random generators that a model at x may draw from."""
     return torch.cat([torch.get_rng_state(), *([torch.cuda.get_rng_state(x.device)] if x.is_cuda else [])])
+
+
+def _untouched(a: Tensor, b: Tensor) -> bool:
+    """Equal to the last bit: an average or a counter may move by little."""
+    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _restore(model: nn.Module, name: str, was: Tensor) -> None:
+    """Give a buffer its earlier value: in place, unless the model has put one of another shape there."""
+    owner, _, leaf = name.rpartition(".")
+    buffer = model.get_buffer(name)
+    if buffer.shape == was.shape:
+        buffer.copy_(was)
+    else:
+        setattr(model.get_submodule(owner), leaf, was)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -235,9 +250,11 @@ def check_close(out: Any, expected: Any, others: Callable[[], tuple[Any, Any]]) 
     far from the first as `expected` is from either. The first of several outputs, the gradient, is compared by itself,
     too: beside the others it may be small.
     """
-    pairs = zip(pytree.tree_leaves(out), pytree.tree_leaves(expected), strict=True)
+    pairs = list(zip(pytree.tree_leaves(out), pytree.tree_leaves(expected), strict=True))
     if any(bool((a.isnan() != b.isnan()).any()) for a, b in pairs):
         raise WrongWhenCompiled("NaN where the eager result has none, or the other way round")
+    if any(bool(((a != b) & (a.isinf() | b.isinf())).any()) for a, b in pairs):
+        raise WrongWhenCompiled("infinite where the eager result is finite, or the other way round")
     parts: list[Callable[[Any], Any]] = [lambda all: all]
     parts += [lambda all: all[0]] if isinstance(expected, tuple) else []
     least = NOTHING * _size(expected)
@@ -269,9 +286,9 @@ def _distance(a: Any, b: Any, least: float) -> float:
 
 
 def _size(a: Any) -> float:
-    """‖a‖₂ over all floating-point tensors, NaN as 0."""
+    """‖a‖₂ over all floating-point tensors, NaN and infinite values as 0."""
     floats = [t.detach() for t in pytree.tree_leaves(a) if t.is_floating_point()]
-    return math.sqrt(sum(float(t.double().nan_to_num(0.0).square().sum()) for t in floats))
+    return math.sqrt(sum(float(t.double().nan_to_num(0.0, 0.0, 0.0).square().sum()) for t in floats))
 
 
 def _keep_cache() -> None:
@@ -283,5 +300,8 @@ def _keep_cache() -> None:
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # which torch sets where nothing is chosen
 
     if os.environ.get("TORCHINDUCTOR_CACHE_DIR", default_cache_dir()) == default_cache_dir():
-        cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "robattr" / "compiled"
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache / torch.backends.cpu.get_cpu_capability())
+        with suppress(OSError, RuntimeError):  # without a home or the right to write there, torch's own folder
+            home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+            cache = home / "robattr" / "compiled" / torch.backends.cpu.get_cpu_capability()
+            cache.mkdir(parents=True, exist_ok=True)
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)

@@ -20,7 +20,7 @@ class Parts:
 
     `count`, the number of parts, stays for the next batch; `rows_that_fit` is divided by it. The error is raised where
     a part is one example and its passes one row, or where `divisible` says no: then the examples of a batch depend on
-    each other. `release` gives memory back.
+    each other, and it runs whole. `release` gives memory back.
     """
 
     def __init__(self, release: Callable[[], object] = lambda: None) -> None:
@@ -29,25 +29,26 @@ class Parts:
     def __call__(
         self, work: Callable[[slice], T], size: int, *, divisible: Callable[[], bool] = lambda: True
     ) -> list[T]:
+        count = self.count if self.count == 1 or divisible() else 1
         while True:
-            length = -(-size // self.count)
+            length = -(-size // count)
             try:
-                with divided(self.count) as division:
+                with divided(count) as division:
                     return [work(slice(at, min(at + length, size))) for at in range(0, size, length)]
             except torch.OutOfMemoryError as error:
                 if length == 1 and division.most == 1:
                     raise
                 failed = error.with_traceback(None)  # its frames hold what the failed attempt had made
-            self._double()
+            self._free()
             if not divisible():
                 raise failed
+            self.count = count = 2 * count
 
     def whole(self, work: Callable[[], T]) -> T:
         """Call work(), which asks `rows_that_fit`; where memory runs out, again with half as many rows."""
         return self(lambda _: work(), 1)[0]
 
-    def _double(self) -> None:
-        self.count *= 2
+    def _free(self) -> None:
         self._release()
         gc.collect()
         if torch.cuda.is_available():

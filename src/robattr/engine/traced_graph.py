@@ -44,8 +44,14 @@ def trace(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[GraphModule, l
         specs.append(out_spec)
         return out
 
-    traced = make_fx(of_leaves, forms.TABLE, tracing_mode="fake", _allow_non_fake_inputs=True)
-    module = traced(*leaves)
+    def traced(table: dict[Any, Any]) -> GraphModule:
+        specs.clear()
+        return make_fx(of_leaves, table, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+
+    try:
+        module = traced(forms.TABLE)
+    except (RuntimeError, ValueError):  # a view that the forms' layout of memory does not admit
+        module = traced({})
     graph = module.graph
     graph.set_codegen(CodeGen())
     for node in [n for n in graph.nodes if n.target is torch.ops.aten.detach.default]:

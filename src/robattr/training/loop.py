@@ -16,7 +16,7 @@ from torch import nn
 
 from robattr import data as datasets
 from robattr.data import Batches, Dataset
-from robattr.engine import deterministic, layout
+from robattr.engine import deterministic
 from robattr.engine.files import as_path
 from robattr.engine.processes import join
 from robattr.errors import Diverged, InvalidInput, brief
@@ -91,7 +91,7 @@ def train(
             log.say(*notes)
             while state.step < run.steps and stopped_by is None:
                 x, y = batches.batch(state.step)
-                x = x[share].to(dtype).contiguous(memory_format=layout(run.precision, x))
+                x = x[share].to(dtype).contiguous(memory_format=state.layout)
                 step = state.step + 1
                 state.apply_ramps(run, data.bounds)
                 try:

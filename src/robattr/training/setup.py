@@ -39,10 +39,11 @@ def init_or_resume(
     one = data.pixels(data.train.images[:1]).to(world.device, dtype)
     check_fit(model, data, one)
     arithmetic = "fp32" if run.precision == "fp64" else run.precision
-    model = model.to(memory_format=layout(arithmetic, one))  # type: ignore[call-overload]
+    form = _lay_out(model, one, layout(arithmetic, one))
     engine = Step(model, compiled=run.compiles(world.device.type), arithmetic=arithmetic)
     averaged = {name: p.detach().clone() for name, p in model.named_parameters()} if run.average else None
-    state = TrainState(model, make_optimizer(run, model), run.objective(data.bounds), engine, data.digest, averaged)
+    objective, optimizer = run.objective(data.bounds), make_optimizer(run, model)
+    state = TrainState(model, optimizer, objective, engine, data.digest, averaged, layout=form)
     content, notes = None, run.unreached()
     if run.batch > len(data.train):
         notes.append(f"batch={run.batch} exceeds the training set: every step uses all {len(data.train)} examples")
@@ -147,6 +148,17 @@ def check_fit(model: nn.Module, data: Dataset, x: Tensor) -> None:
         raise UnsupportedModel(
             f"the network has {outputs} outputs, but {data.name} has {len(data.classes)} classes: add outputs"
         )
+
+
+def _lay_out(model: nn.Module, x: Tensor, form: torch.memory_format) -> torch.memory_format:
+    """Lay the kernels of `model` out in memory as `form` says; as they were, where a `view` inside it refuses that."""
+    try:
+        model.to(memory_format=form)  # type: ignore[call-overload]
+        check_batch(model, x.contiguous(memory_format=form), torch.zeros(1, dtype=torch.int64, device=x.device))
+    except RuntimeError:
+        form = torch.contiguous_format
+        model.to(memory_format=form)  # type: ignore[call-overload]
+    return form
 
 
 def _leaks(start: Path, run: TrainConfig) -> list[str]:

@@ -26,6 +26,7 @@ class TrainState:
     engine: Step  # computes the gradients; has no state to save
     data: str  # digest of the dataset
     averaged: dict[str, Tensor] | None = None  # θ̄, if the run averages its weights
+    layout: torch.memory_format = torch.contiguous_format  # of images and kernels
     step: int = 0  # updates done
 
     def __post_init__(self) -> None:
