@@ -237,6 +237,9 @@ def test_mistakes_are_refused(plain: nn.Module, tmp_path) -> None:
     ):
         with pytest.raises(robattr.RobattrError, match=words):
             robattr.harden(plain, bars(), **{**QUICK, "out": tmp_path / "h", **wrong})
+    robattr.harden(plain, bars(), objective="natural", **{**QUICK, "out": tmp_path / "h"})
+    with pytest.raises(CheckpointError, match="is the directory of a run: choose another folder for the hardening"):
+        robattr.harden(plain, bars(), **{**QUICK, "out": tmp_path / "h" / "hardened"})
 
 
 def test_settings_without_effect_on_a_custom_objective_are_refused(plain: nn.Module, tmp_path) -> None:

@@ -50,6 +50,13 @@ def test_factories(what: str, out: int, nets: str) -> None:
     assert from_factory("robattr.models:small_cnn").spec == small_cnn().spec
 
 
+def test_a_file_for_a_module_is_told_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_nets.py").write_text("raise SystemExit('its code runs')", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match="got a file: write my_nets:make"):
+        from_factory("my_nets.py:make")
+
+
 @pytest.mark.parametrize(
     ("ref", "error", "words"),
     [

@@ -239,8 +239,13 @@ def test_weights_that_do_not_fit_are_listed_and_nothing_is_changed(tmp_path: Pat
     torch.save([1, 2], tmp_path / "list.pt")
     with pytest.raises(CheckpointError, match="expected a state dict"):
         load_weights(target, tmp_path / "list.pt")
-    with pytest.raises(CheckpointError, match="no such weight file"):
-        load_weights(target, tmp_path / "none.pt")
+    (tmp_path / "text.pt").write_text("hello", encoding="utf-8")
+    for path, words in (
+        (tmp_path / "none.pt", "no such weight file"), (tmp_path, "a folder: .*model.safetensors"),
+        (tmp_path / "text.pt", "text.pt was refused: it is not a torch file"),
+    ):  # fmt: skip
+        with pytest.raises(CheckpointError, match=words):
+            load_weights(target, path)
 
 
 class Hostile:

@@ -154,6 +154,8 @@ def test_an_axis_of_numbers_may_hold_none(tmp_path):
     assert parse_axis("clip=1,none,0.5") == ("clip", [1.0, None, 0.5])
     found, _ = sweep(RUN, {"clip": [1.0, None, 0.5]}, tmp_path, measure=accuracy, device="cpu")
     assert points(found) == [{"clip": None}, {"clip": 0.5}, {"clip": 1.0}]
+    with pytest.raises(CheckpointError, match="is the directory of a run: choose another folder for the sweep"):
+        sweep(RUN, {"clip": [1.0]}, tmp_path / "clip=0.5", measure=accuracy, device="cpu")
 
 
 def test_what_cannot_be_compared_on_validation_data_is_refused(tmp_path):

@@ -112,6 +112,7 @@ def harden(
     is not part of them; it is in hardened/preprocessing.json.
     """
     place = as_path(out)
+    RunDirectory(place).check_free("hardening")
     if not isinstance(changes, Mapping | None):
         raise InvalidInput(f"expected changes=dict(weight=0.5, …), got {brief(changes)}")
     check_whole("harden expects a whole number of steps", steps, least=1)

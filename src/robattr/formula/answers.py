@@ -208,7 +208,7 @@ def run(name: str, check: Callable[[ModelProbe], Finding | None], p: ModelProbe)
     except Exception as cause:
         said = (
             f"expected a model that takes examples of shape {tuple(p.x.shape[1:])} in {str(p.x.dtype)[6:]}, got one "
-            f"that fails on them ({reason(cause)})"
+            f"that fails on them ({type(cause).__name__}: {reason(cause)})"
         )
         remedy = "give them the size and channels it was made for, and do not change the precision in forward()"
         refusal = UnsupportedModel(f"{said}: {remedy}")

@@ -65,6 +65,8 @@ def import_named(ref: str, *, example: str) -> Any:
     if not is_name(ref):
         raise InvalidInput(f"expected 'package.module:factory', got {ref!r}; for example {example!r}")
     where, _, what = ref.partition(":")
+    if where.endswith(".py") and Path(where).is_file():
+        raise InvalidInput(f"expected the name of a module, got a file: write {where[:-3]}:{what}")
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:

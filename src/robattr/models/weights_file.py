@@ -79,6 +79,8 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
     names then fit better. Values are cast to the module's dtype and device.
     """
     source = Path(path)
+    if source.is_dir():
+        raise CheckpointError(f"expected a file of weights, got a folder: {source} (a run's are in model.safetensors)")
     if not source.is_file():
         raise CheckpointError(f"no such weight file: {source}")
     tensors = read_tensors(source) if source.suffix == ".safetensors" else _read_torch(source)
@@ -145,6 +147,10 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
             warnings.simplefilter("ignore")
             read: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as cause:  # foreign bytes can raise any error
+        if path.read_bytes()[:1] not in (b"P", b"\x80"):  # of a zip file, and of a pickle
+            raise CheckpointError(
+                f"{path} was refused: it is not a torch file. Save module.state_dict() by torch.save"
+            ) from cause
         # torch's message begins with advice on how to run the file's code anyway; the fault comes after it.
         words = str(cause).rpartition("WeightsUnpickler error:")[2].strip() or type(cause).__name__
         reason = words.splitlines()[0].partition(". ")[0]

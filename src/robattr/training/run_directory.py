@@ -82,6 +82,11 @@ class RunDirectory:
         if self.occupied and not self.is_run:
             raise CheckpointError(f"{self.path} exists and is not a run directory: choose another --out")
 
+    def check_free(self, purpose: str) -> None:
+        """Reject the directory of a run as the folder of a sweep or hardening, which has runs of its own inside."""
+        if self.is_run:
+            raise CheckpointError(f"{self.path} is the directory of a run: choose another folder for the {purpose}")
+
     def discard(self) -> None:
         """Delete the run: checkpoints, weights, logs, and the evaluations of its weights. Other files stay.
 

@@ -29,7 +29,7 @@ from robattr.training import settings
 from robattr.training.axes import Axis, Point, Span, check_grid, grid, name_of
 from robattr.training.config import Objective, TrainConfig
 from robattr.training.loop import train
-from robattr.training.run_directory import discard
+from robattr.training.run_directory import RunDirectory, discard
 from robattr.training.setup import load_dataset
 
 Scores = dict[str, Estimate]
@@ -70,6 +70,7 @@ def sweep(
     `objective` replaces the method, as in `train`. With `fresh`, the points of these axes are discarded first.
     """
     out = Path(out)
+    RunDirectory(out).check_free("sweep")
     run = replace(run if objective is None else run.with_objective(objective), full=False)
     if trials is None:
         check_grid(run, over)
