@@ -41,12 +41,12 @@ from robattr.engine.compiled import (
     check_close,
     inductor,
     traced,
-    train_mode_differs,
 )
 from robattr.engine.numbers import numbers_of
 from robattr.engine.precision import SWITCHES
 from robattr.engine.processes import World
 from robattr.engine.traced_graph import trace
+from robattr.engine.train_mode import train_mode_differs
 from robattr.errors import CompilationFellBack, InvalidInput
 from robattr.formula.neighbourhoods import Neighbourhood
 from robattr.formula.network import bind, gradient

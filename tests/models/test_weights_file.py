@@ -222,7 +222,9 @@ def test_weights_are_cast_to_the_modules_precision(tmp_path: Path) -> None:
     assert all(p.dtype == torch.float64 for p in load_weights(small_cnn().double(), tmp_path / "w.pt").parameters())
 
 
-def test_weights_that_do_not_fit_are_listed_and_nothing_is_changed(tmp_path: Path) -> None:
+def test_weights_that_do_not_fit_are_listed_and_nothing_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state = small_cnn(classes=11).state_dict()
     state["extra.weight"] = state.pop("conv1.weight")
     path = tmp_path / "w.safetensors"
@@ -246,6 +248,13 @@ def test_weights_that_do_not_fit_are_listed_and_nothing_is_changed(tmp_path: Pat
     ):  # fmt: skip
         with pytest.raises(CheckpointError, match=words):
             load_weights(target, path)
+
+    def unreadable(*_: object, **__: object) -> None:
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(torch, "load", unreadable)
+    with pytest.raises(CheckpointError, match=r"was refused: .*\(not yours\)"):
+        load_weights(target, tmp_path / "text.pt")
 
 
 class Hostile:

@@ -18,11 +18,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from robattr.engine.compiled import Backend, Compiled, train_mode_differs
+from robattr.engine.compiled import Backend, Compiled
 from robattr.engine.cuda_graph import Graphed
 from robattr.engine.numbers import form, numbers_of, stepwise, with_numbers, without_numbers
 from robattr.engine.parts import Parts, same_draws
 from robattr.engine.precision import precision
+from robattr.engine.train_mode import train_mode_differs
 from robattr.formula.ascent import PGD, grad_and_value, last_iterate
 from robattr.formula.attribution import IG
 from robattr.formula.checks import check_model

@@ -141,13 +141,19 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
+def _begins_as_torch(path: Path) -> bool:
+    """As a zip file or a pickle does."""
+    with path.open("rb") as file:
+        return file.read(1) in (b"P", b"\x80")
+
+
 def _read_torch(path: Path) -> dict[str, Tensor]:
     try:
         with warnings.catch_warnings():  # torch warns about the pickle protocol of files that it then refuses
             warnings.simplefilter("ignore")
             read: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as cause:  # foreign bytes can raise any error
-        if path.read_bytes()[:1] not in (b"P", b"\x80"):  # of a zip file, and of a pickle
+        if not isinstance(cause, OSError) and not _begins_as_torch(path):
             raise CheckpointError(
                 f"{path} was refused: it is not a torch file. Save module.state_dict() by torch.save"
             ) from cause

@@ -152,8 +152,10 @@ def check_fit(model: nn.Module, data: Dataset, x: Tensor) -> None:
 
 def _lay_out(model: nn.Module, x: Tensor, form: torch.memory_format) -> torch.memory_format:
     """Lay the kernels of `model` out in memory as `form` says; as they were, where a `view` inside it refuses that."""
+    model.to(memory_format=form)  # type: ignore[call-overload]
+    if form == torch.contiguous_format:
+        return form
     try:
-        model.to(memory_format=form)  # type: ignore[call-overload]
         check_batch(model, x.contiguous(memory_format=form), torch.zeros(1, dtype=torch.int64, device=x.device))
     except RuntimeError:
         form = torch.contiguous_format
