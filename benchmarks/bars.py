@@ -66,6 +66,8 @@ def rows(case: dict[str, Any]) -> Iterator[list[str]]:
         if bars.ms is not None:
             yield row(name, f"step{how}", f"≤ {bars.ms:g} ms", f"{ms:.3g} ms", ms <= bars.ms, why)
         written = f"{c['kernels']} kernels to generate and compile" if c.get("kernels") else ""
+        if phases := c.get("compiling"):
+            written += ": " + ", ".join(f"{spent:.3g} s {phase}" for phase, spent in phases.items())
         yield row(
             name, "compilation", f"≤ {bars.compile_s:g} s", f"{seconds:.3g} s", seconds <= bars.compile_s, written
         )

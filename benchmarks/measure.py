@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
+from unittest import mock
 
 import torch
+import torch._inductor
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from benchmarks.results import Agreement, Roofline, Times
-from robattr.engine import precision
+from robattr.engine import compiled, precision
 
 SHORTEST = 2e-3  # seconds: shorter calls are timed several at once
 ALLOWED = {"fp32": 1e-3, "tf32": 0.05, "bf16": 0.25}  # distance of gradients and maps
@@ -31,6 +34,13 @@ KINDS = {  # by a word in the name, the first that fits; "cf32" are products ins
     "copies": ("memcpy", "memset", "::copy_", "::clone", "::fill_", "::zero_"),
 }
 REST = "everything between"
+PHASES = (  # of a compilation: what it is called, and the function of the engine
+    ("eager", compiled.Compiled, "_expected"),
+    ("trace", compiled, "trace"),
+    ("kernels", torch._inductor, "standalone_compile"),
+    ("first call", compiled.Code, "__call__"),
+    ("check", compiled, "check_close"),
+)
 
 
 class Disagreement(Exception):
@@ -160,6 +170,27 @@ def generated_kernels() -> int:
     from torch._inductor import metrics
 
     return int(metrics.generated_kernel_count)
+
+
+@contextmanager
+def compiling() -> Iterator[dict[str, float]]:
+    """Seconds of the phases of compilation inside the block, filled as they pass."""
+    spent: dict[str, float] = {}
+
+    def watch(phase: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **settings: Any) -> Any:
+            begun = time.perf_counter()
+            try:
+                return fn(*args, **settings)
+            finally:
+                spent[phase] = spent.get(phase, 0.0) + time.perf_counter() - begun
+
+        return watched
+
+    with ExitStack() as stack:
+        for phase, owner, name in PHASES:
+            stack.enter_context(mock.patch.object(owner, name, watch(phase, getattr(owner, name))))
+        yield spent
 
 
 def size_of(*tensors: Tensor) -> int:

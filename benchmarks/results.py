@@ -66,8 +66,9 @@ class Side:
 class Comparison:
     """The port and the engine on the same inputs.
 
-    spent     shares of the engine's time by kind of kernel
-    kernels   how many the compiler wrote in `compile_s` seconds
+    spent      shares of the engine's time by kind of kernel
+    kernels    how many the compiler wrote in `compile_s` seconds
+    compiling  where these went: {phase: seconds}
     """
 
     what: str
@@ -79,6 +80,7 @@ class Comparison:
     per: str = "call"
     spent: dict[str, float] = field(default_factory=dict)
     kernels: int = 0
+    compiling: dict[str, float] = field(default_factory=dict)
     ratio: float = field(init=False)
 
     def __post_init__(self) -> None:

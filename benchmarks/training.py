@@ -10,7 +10,17 @@ from torch import Tensor
 from benchmarks import port
 from benchmarks.bars import schedule
 from benchmarks.engine import Mode, attack_gradient, laid_out, make_optimizer, training_step, work_of_step
-from benchmarks.measure import ALLOWED, Rates, agree, distance, generated_kernels, operations, profiled, timed
+from benchmarks.measure import (
+    ALLOWED,
+    Rates,
+    agree,
+    compiling,
+    distance,
+    generated_kernels,
+    operations,
+    profiled,
+    timed,
+)
 from benchmarks.quadrature import Accuracy, Quadrature, fine_penalty
 from benchmarks.results import Case, Comparison, Side, Table
 from benchmarks.workloads import RECIPES, Workload, workload
@@ -73,7 +83,8 @@ def compare_steps(
     rho = work.objective(midpoint, m=m, m_attack=m_attack)
     fast, step = training_step(ours, rho, mode)
     before = generated_kernels()
-    out = fast()
+    with compiling() as phases:
+        out = fast()
     generated = generated_kernels() - before
     assert isinstance(out, Rho)
     unattacked = replace(work.objective(), by=PGD(0, 0.0))
@@ -104,6 +115,7 @@ def compare_steps(
         step.seconds,
         spent=profiled(fast, work.device),
         kernels=generated,
+        compiling=phases,
     )
     return comparison, out
 

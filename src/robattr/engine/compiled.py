@@ -74,6 +74,8 @@ class Compiled:
 
     def _first(self, *args: Any) -> Any:
         begun = time.perf_counter()
+        if self._backend is inductor and any(t.is_cuda for t in pytree.tree_leaves(args)):
+            start_workers()
         expected = self._expected(*args)
         try:
             with warnings.catch_warnings(action="ignore"):  # the compiler's advice (TF32, …) is not for the user
@@ -174,6 +176,17 @@ def inductor(graph: GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
         return code(*map(_laid_out, tensors, strides))
 
     return run
+
+
+def start_workers() -> None:
+    """Start the processes in which torch's compiler compiles kernels for a GPU; they take seconds to be ready.
+
+    torch.compile does so itself, `standalone_compile` does not: it compiles one kernel after the other until then.
+    """
+    with suppress(ImportError):  # a private function of torch
+        from torch._inductor.async_compile import maybe_warm_pool
+
+        maybe_warm_pool()
 
 
 def _laid_out(t: Tensor, strides: tuple[int, ...]) -> Tensor:
