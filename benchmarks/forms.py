@@ -4,7 +4,8 @@
     pool        the gradient of a max-pool alone; convolutions of one channel are torch's
     kernels     torch's kernels for all operators
     first       torch's kernels, and channels before pixels
-    tuned       what training does, and the compiler times several shapes of each kernel (it takes minutes)
+    tuned       what training does, and the compiler times many shapes of each kernel (it takes minutes)
+    two shapes  what training does, and the compiler takes the faster of two shapes of each element-wise kernel
 
 The first three differ in bf16 on a GPU alone. The last column is ‖g − g₀‖₂ / ‖g₀‖₂ for the parameter gradients of a row
 and of the engine, both in the precision of the run.
@@ -21,32 +22,32 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from torch._inductor import config
 
 from benchmarks import engine
 from benchmarks.engine import Mode, laid_out, training_step
 from benchmarks.measure import distance, timed
 from benchmarks.workloads import RECIPES, Workload, workload
-from robattr.engine import forms
+from robattr.engine import compiled, forms
 from robattr.formula.quadrature import midpoint
 from robattr.reporting.tables import grid
 
 POOL = {op: form for op, form in forms.TABLE.items() if form is forms.pool_gradient}
-ROWS: dict[str, tuple[dict[Any, Any], bool, bool]] = {  # operators, channels first, tuned
-    "engine": (forms.TABLE, False, False),
-    "pool": (POOL, False, False),
-    "kernels": ({}, False, False),
-    "first": ({}, True, False),
-    "tuned": (forms.TABLE, False, True),
+ROWS: dict[str, tuple[dict[Any, Any], bool, dict[str, Any]]] = {  # operators, channels first, the compiler's options
+    "engine": (forms.TABLE, False, {}),
+    "pool": (POOL, False, {}),
+    "kernels": ({}, False, {}),
+    "first": ({}, True, {}),
+    "tuned": (forms.TABLE, False, {"coordinate_descent_tuning": True}),
+    "two shapes": (forms.TABLE, False, {"triton.autotune_pointwise": True}),
 }
 
 
 def measure(work: Workload, row: str, mode: Mode, *, m: int, m_attack: int) -> tuple[float, Tensor, float]:
     """Milliseconds of a whole step in that form, the gradients of all parameters, and the seconds of the first step."""
-    table, first, tuned = ROWS[row]
+    table, first, options = ROWS[row]
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(forms, "TABLE", table))
-        stack.enter_context(config.patch(coordinate_descent_tuning=tuned))
+        stack.enter_context(mock.patch.dict(compiled.OPTIONS, options))
         if first:
             stack.enter_context(mock.patch.object(engine, "layout", return_value=torch.contiguous_format))
         ours = laid_out(work, mode)
@@ -60,7 +61,7 @@ def measure(work: Workload, row: str, mode: Mode, *, m: int, m_attack: int) -> t
 def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.forms", description=__doc__.splitlines()[0])
     parser.add_argument("--network", choices=tuple(RECIPES), default="mnist")
-    parser.add_argument("--row", choices=tuple(ROWS), action="append", help="default: all but tuned")
+    parser.add_argument("--row", choices=tuple(ROWS), action="append", help="default: all but the last two")
     parser.add_argument("--precision", choices=("fp32", "tf32", "bf16"), default="bf16")
     parser.add_argument("--nodes", type=int, nargs=2, default=(6, 3), metavar=("M", "M_ATTACK"))
     parser.add_argument("--quick", action="store_true", help="small batches: a check, not a benchmark")
@@ -68,7 +69,7 @@ def main(words: Sequence[str]) -> int:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     work, mode = workload(options.network, device, quick=options.quick), Mode(options.precision, compiled=True)
     found: dict[str, tuple[float, Tensor, float]] = {}
-    for row in dict.fromkeys(("engine", *(options.row or [name for name in ROWS if name != "tuned"]))):
+    for row in dict.fromkeys(("engine", *(options.row or [*ROWS][:-2]))):
         found[row] = measure(work, row, mode, m=options.nodes[0], m_attack=options.nodes[1])
         print(f"{row}: {found[row][0]:.2f} ms", file=sys.stderr, flush=True)
     base, reference, _ = found["engine"]

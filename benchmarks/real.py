@@ -112,7 +112,7 @@ def passes_per_second(model: nn.Module, x: Tensor, y: Tensor, device: torch.devi
     guide, rows = map.coarse, attack.rows(x[:1].to(device))
     assert guide is not None
     x, y = x[:rows].to(device), y[:rows].to(device)
-    with second_order(model), precision("bf16", device.type), torch.no_grad():
+    with second_order(model), precision("bf16", device.type), torch.no_grad(), passes.compiled_once():
         gradient = passes.compiled_gradient(model, guide, kind="topk", keep=0.0)
         mask = torch.zeros(len(x), SIZE, SIZE, device=device)
         mask[:, : SIZE // 10] = 1

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from robattr import audit
-from robattr.attacks import IFIA, from_callable, integrated_gradients, simple_gradient
+from robattr.attacks import IFIA, AttributionMap, from_callable, integrated_gradients, simple_gradient
 from robattr.auditing import arithmetic
-from robattr.auditing.arithmetic import Agreement, agreement, choose, gained
+from robattr.auditing.arithmetic import Agreement, Shown, agreement, choose, gained, shown, under_noise
 from robattr.errors import InvalidInput
 from robattr.evaluation import scaled
 
@@ -42,8 +42,12 @@ def images() -> tuple[Tensor, Tensor]:
 
 def test_agreement_is_that_of_the_scores_under_noise(images: tuple[Tensor, Tensor]) -> None:
     x, y = images
-    net, noise = wide(), {"eps": 0.1, "bounds": (0.0, 1.0)}
-    same = agreement(net, MAPS[0], x, y, "fp32", **noise)
+    net, noisy_x = wide(), under_noise(x, eps=0.1, bounds=(0.0, 1.0))
+
+    def between(map: AttributionMap, name: str) -> Agreement:
+        return agreement(*(shown(net, map, x, noisy_x, y, each) for each in ("fp32", name)))
+
+    same = between(MAPS[0], "fp32")
     assert (same.kept, same.topk, same.correlation, same.predictions) == (1.0, 0.0, 0.0, True)
     seen: list[Tensor] = []
 
@@ -53,13 +57,15 @@ def test_agreement_is_that_of_the_scores_under_noise(images: tuple[Tensor, Tenso
         low = torch.is_autocast_enabled("cpu") and not torch.equal(z, x)
         return torch.arange(64.0).roll(int(low)).view(1, 1, 8, 8).expand_as(z)
 
-    low = agreement(net, from_callable(turned), x, y, "bf16", **noise)
+    low = between(from_callable(turned), "bf16")
     assert low.kept == 1.0
     assert low.topk == pytest.approx(-1 / 6)
     assert low.correlation == pytest.approx(-4 * 63 / (64 * 63))  # the 63 pairs with the largest are turned round
-    assert not low.enough
-    assert not Agreement(1.0, 0.0, float("nan"), True).enough
-    assert not Agreement(1.0, float("nan"), 0.0, True).enough
+    assert low.within(0.17)
+    assert not low.within(0.16)
+    assert not Agreement(1.0, 0.0, float("nan"), True).within(1.0)
+    assert not Agreement(1.0, float("nan"), 0.0, True).within(1.0)
+    assert not Agreement(1.0, 0.0, 0.0, predictions=False).within(1.0)
     (noisy,) = {tuple(z.flatten().tolist()) for z in seen if not torch.equal(z, x)}  # the same in both precisions
     far = (torch.tensor(noisy).view_as(x) - x).abs()
     inside = (x > 0.1) & (x < 0.9)
@@ -71,12 +77,47 @@ def test_a_cpu_runs_in_fp32(images: tuple[Tensor, Tensor]) -> None:
 
 
 def test_scores_that_change_keep_fp32(images: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arithmetic, "REDUCED", {"cpu": "bf16"})
+    monkeypatch.setattr(arithmetic, "REDUCED", {"cpu": {"bf16": 0.01}})
     name, told = choose(cancelling(), MAPS, *images, protocol=PROTOCOL)
     assert name == "fp32"
     assert told.startswith("products run in fp32: in bf16 instead of fp32, on the first 6 examples, scores under ")
-    monkeypatch.setattr(arithmetic, "WITHIN", 1.0)
+    monkeypatch.setattr(arithmetic, "REDUCED", {"cpu": {"bf16": 1.0}})
     assert choose(wide(), MAPS[:1], *images, protocol=PROTOCOL)[0] == "bf16"
+
+
+def test_the_first_precision_that_is_close_enough_is_taken(
+    images: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bf16 may move scores by less than tf32 may; fp32 is looked at once."""
+    looked: list[str] = []
+    moved = {"fp32": 0, "bf16": 2, "tf32": 1}  # of ten pixels at the top
+
+    def fake(model: nn.Module, map: object, *, x: Tensor, noisy: Tensor, y: Tensor, name: str) -> Shown:
+        looked.append(name)
+        clean = torch.arange(100.0).expand(len(x), -1)
+        return Shown(clean, clean.roll(moved[name], 1), y.repeat(2))
+
+    monkeypatch.setattr(arithmetic, "shown", fake)
+    for allowed, wanted, order in (
+        ({"bf16": 0.25, "tf32": 0.25}, "bf16", ["fp32", "bf16"]),
+        ({"bf16": 0.15, "tf32": 0.15}, "tf32", ["fp32", "bf16", "tf32"]),
+        ({"bf16": 0.05, "tf32": 0.05}, "fp32", ["fp32", "bf16", "tf32"]),
+    ):
+        monkeypatch.setattr(arithmetic, "REDUCED", {"cpu": allowed})
+        name, told = choose(wide(), MAPS[:1], *images, protocol=PROTOCOL)
+        assert (name, looked) == (wanted, order)
+        assert told.startswith(f"products run in {wanted}: in {order[-1]} instead of fp32, on the first 6 examples")
+        looked.clear()
+
+
+def test_predictions_under_noise_count(images: tuple[Tensor, Tensor]) -> None:
+    x, y = images
+    noisy = under_noise(x, eps=0.1, bounds=(0.0, 1.0))
+    exact = shown(wide(), MAPS[1], x, noisy, y, "fp32")
+    assert torch.equal(exact.labels, wide()(torch.cat([x, noisy])).argmax(1))
+    other = exact.labels.clone()
+    other[-1] += 1
+    assert not agreement(exact, exact._replace(labels=other)).predictions
 
 
 def test_the_gain_of_a_direction(images: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,10 +158,13 @@ def test_an_audit_follows_directions_in_reduced_precision_where_they_lead_as_far
     assert 90 <= float(found[1]) <= 100
     assert precisions(wide(), "fp32") == ["fp32", None]
     assert precisions(cancelling(), "auto") == ["fp32", None]
+    monkeypatch.setattr("robattr.auditing.record.choose", lambda *_, **__: ("bf16", ""))
+    assert precisions(wide(), "auto")[:2] == ["bf16", None]  # that of the scores
+    assert precisions(cancelling(), "auto") == ["bf16", "fp32"]
 
 
 def test_an_audit_says_its_precision(images: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arithmetic, "REDUCED", {"cpu": "tf32"})  # which is fp32 there
+    monkeypatch.setattr(arithmetic, "REDUCED", {"cpu": {"tf32": 0.01}})  # which is fp32 there
     x, _ = images
     net = wide()
     y = net(x).argmax(1)

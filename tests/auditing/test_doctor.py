@@ -232,7 +232,7 @@ def test_the_doctor_uses_the_device_of_an_audit(monkeypatch) -> None:
 
 def test_the_doctor_leaves_the_model_as_it_was(monkeypatch) -> None:
     monkeypatch.setattr(
-        "robattr.auditing.arithmetic.REDUCED", {"cpu": "tf32"}
+        "robattr.auditing.arithmetic.REDUCED", {"cpu": {"tf32": 0.01}}
     )  # as on a GPU: two precisions are compared
     net = Plain()
     before = {name: value.clone() for name, value in net.state_dict().items()}

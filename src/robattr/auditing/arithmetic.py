@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,22 +20,30 @@ from robattr.formula.neighbourhoods import LinfBall
 from robattr.formula.network import second_order
 from robattr.metrics import kendall, topk_intersection
 
-REDUCED = {"cuda": "tf32"}
-"""What is tried on a device; elsewhere an audit runs in fp32."""
+REDUCED = {"cuda": {"bf16": 0.002, "tf32": 0.01}}
+"""What is tried on a device, in this order, and the most that scores of maps under random noise, means over the
+examples, may then differ from those in fp32; elsewhere an audit runs in fp32.
+
+An audit reports scores. Rounding may move the maps of a deep network by far more, those of clean and perturbed images
+alike, and leave their scores the same: of a hardly trained ResNet-50 whose products were rounded to tf32 on a CPU, four
+images kept 75% of their top pixels, and scores under noise moved by 0.3 points and 0.002 on average. bf16 rounds eight
+times as coarsely: it has to show that this network does not mind.
+"""
 DIRECTIONS = {"cuda": ("bf16", "tf32")}
 """The same for the directions of the attack, the first that is enough."""
 EXAMPLES = 8
-WITHIN = 0.01
-"""Most that the scores of maps under random noise, means over the examples, may differ from those in fp32.
-
-An audit reports scores. Rounding may move the maps of a deep network by far more, those of clean and perturbed images
-alike, and leave their scores the same: of a hardly trained ResNet-50 whose products
-were rounded to tf32 on a CPU, four images kept 75% of their top pixels, and scores under noise moved by 0.3 points and
-0.002 on average."""
 GAINED = 0.9
 """Least share of Σ|∇J|, the gain of a step along sign ∇J, that a step along a direction in reduced precision gains.
 
 Scores do not depend on the precision of directions; an attack along wrong ones would find too little."""
+
+
+class Shown(NamedTuple):
+    """What a network shows at x and under noise: maps (B, pixels), and the predictions (2B,)."""
+
+    clean: Tensor
+    noisy: Tensor
+    labels: Tensor
 
 
 @dataclass(frozen=True)
@@ -54,9 +63,8 @@ class Agreement:
     def apart(self) -> float:
         return max(abs(self.topk), abs(self.correlation))
 
-    @property
-    def enough(self) -> bool:
-        return self.predictions and all(abs(d) <= WITHIN for d in (self.topk, self.correlation))  # false for NaN
+    def within(self, most: float) -> bool:
+        return self.predictions and all(abs(d) <= most for d in (self.topk, self.correlation))  # false for NaN
 
     def __str__(self) -> str:
         moved = (
@@ -66,31 +74,37 @@ class Agreement:
         return moved if self.predictions else f"{moved}, and predictions change"
 
 
-def agreement(
-    model: nn.Module, map: AttributionMap, x: Tensor, y: Tensor, name: str, *, eps: float, bounds: tuple[float, float]
-) -> Agreement:
-    """Maps and predictions of `model` at x, and maps under noise of size ε, in the precision `name` beside fp32."""
-    signs = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x).sub(0.5).sign()
-    noisy = LinfBall(eps, bounds).project(x + eps * signs, x)
-    maps, labels = [], []
+def shown(model: nn.Module, map: AttributionMap, x: Tensor, noisy: Tensor, y: Tensor, name: str) -> Shown:
+    """Maps and predictions of `model` at x and at the noisy images, in the precision `name`."""
     together = rows_that_fit(model, x, passes=map.together)
-    for each in ("fp32", name):
-        with second_order(model), precision(each, x.device.type), torch.no_grad():
-            for z in (x, noisy):
-                parts = zip(z.split(together), y.split(together), strict=True)
-                maps.append(torch.cat([saliency(map, model, *part).flatten(1).double() for part in parts]))
-            labels.append(model(x).argmax(1))
-    exact, exact_noisy, low, low_noisy = maps
-    k = max(1, exact.shape[1] // 10)
+    with second_order(model), precision(name, x.device.type), torch.no_grad():
+        maps = [
+            torch.cat([saliency(map, model, *part) for part in zip(z.split(together), y.split(together), strict=True)])
+            for z in (x, noisy)
+        ]
+        labels = torch.cat([model(z).argmax(1) for z in (x, noisy)])
+    clean, moved = (m.flatten(1).double() for m in maps)
+    return Shown(clean, moved, labels)
+
+
+def under_noise(x: Tensor, *, eps: float, bounds: tuple[float, float]) -> Tensor:
+    """x with random signs times ε, the same at every call, inside the range."""
+    signs = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x).sub(0.5).sign()
+    return LinfBall(eps, bounds).project(x + eps * signs, x)
+
+
+def agreement(exact: Shown, low: Shown) -> Agreement:
+    """What a precision shows, beside fp32."""
+    k = max(1, exact.clean.shape[1] // 10)
 
     def difference(measure: Measure) -> float:
-        return float((measure(low, low_noisy) - measure(exact, exact_noisy)).nanmean())
+        return float((measure(low.clean, low.noisy) - measure(exact.clean, exact.noisy)).nanmean())
 
     return Agreement(
-        float(topk_intersection(exact, low, k).nanmean()),
+        float(topk_intersection(exact.clean, low.clean, k).nanmean()),
         difference(partial(topk_intersection, k=k)),
         difference(kendall),
-        bool((labels[0] == labels[1]).all()),
+        bool((exact.labels == low.labels).all()),
     )
 
 
@@ -106,24 +120,27 @@ def gained(attack: IFIA, x: Tensor, y: Tensor, name: str) -> float:
 
 def choose_directions(attacks: Sequence[IFIA], x: Tensor, y: Tensor) -> tuple[str | None, str]:
     """The precision of the directions of an audit on the device of x, and a sentence; None: that of the scores."""
-    x, y = x[:EXAMPLES], y[:EXAMPLES]
-    for name in DIRECTIONS.get(x.device.type, ()):
+    x, y, tried = x[:EXAMPLES], y[:EXAMPLES], DIRECTIONS.get(x.device.type, ())
+    for name in tried:
         least = min(gained(attack, x, y, name) for attack in attacks)
         if least >= GAINED:
             return name, f"the attack follows directions in {name}: a step gains {least:.1%} of what one in fp32 does"
-    return None, ""
+    return ("fp32" if tried else None), ""
 
 
 def choose(
     model: nn.Module, maps: Sequence[AttributionMap], x: Tensor, y: Tensor, *, protocol: Protocol
 ) -> tuple[str, str]:
     """The precision of an audit on the device of x, and a sentence about it: the first examples decide."""
-    if (name := REDUCED.get(x.device.type)) is None:
+    if not (tried := REDUCED.get(x.device.type)):
         return "fp32", ""
-    x, y = x[:EXAMPLES], y[:EXAMPLES]
-    found = [agreement(model, map, x, y, name, eps=protocol.eps, bounds=protocol.bounds) for map in maps]
-    worst = max(found, key=lambda each: (not each.predictions, each.apart))
-    told = f"in {name} instead of fp32, on the first {len(x)} examples, {worst}"
-    if all(each.enough for each in found):
-        return name, f"products run in {name}: {told}"
+    x, y, told = x[:EXAMPLES], y[:EXAMPLES], ""
+    look = partial(shown, model, x=x, noisy=under_noise(x, eps=protocol.eps, bounds=protocol.bounds), y=y)
+    exact = [look(map, name="fp32") for map in maps]
+    for name, most in tried.items():
+        found = [agreement(e, look(map, name=name)) for e, map in zip(exact, maps, strict=True)]
+        worst = max(found, key=lambda each: (not each.predictions, each.apart))
+        told = f"in {name} instead of fp32, on the first {len(x)} examples, {worst}"
+        if all(each.within(most) for each in found):
+            return name, f"products run in {name}: {told}"
     return "fp32", f"products run in fp32: {told}"

@@ -78,8 +78,8 @@ def audit(
     protocol        "paper" compares with published numbers, "strict" is a stronger attack, or "both"
     compiled        compile the attack; None: on a GPU, where that saves time
     certify         also certify smoothed explanations (docs/certificates.md); True: σ of a quarter of the range
-    precision       of matrix products: fp32, tf32, bf16, or "auto": tf32 on a GPU, if the scores of the first
-                    examples under random noise are those in fp32 to a point of top-k and 0.01, else fp32
+    precision       of matrix products: fp32, tf32, bf16, or "auto": on a GPU bf16 or tf32, if the scores of the first
+                    examples under random noise stay those in fp32 (docs/audit.md), else fp32
     out             the page to write, "audit.html"; records go to the folder "audit" beside it, and the same call
                     continues an interrupted audit. None: nothing is written
     """

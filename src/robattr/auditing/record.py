@@ -239,7 +239,8 @@ def with_precision(
     ]
     name, told = choose(model, maps, x, y, protocol=protocols[0])
     directions, also = choose_directions(attacks, x, y)
-    return replace(settings, precision=name, directions=directions), [each for each in (told, also) if each]
+    own = None if directions == name else directions
+    return replace(settings, precision=name, directions=own), [each for each in (told, also) if each]
 
 
 def _values(map: AttributionMap, model: WrappedModel, x: Tensor, y: Tensor) -> int:

@@ -33,7 +33,7 @@ Batch = Annotated[int, typer.Option(min=1, help="Examples per update of the trai
 Precision = Annotated[
     str,
     typer.Option(
-        help="fp32, tf32 or bf16 products; auto: tf32 on a GPU where the first examples' scores stay the same.",
+        help="fp32, tf32 or bf16 products; auto: on a GPU bf16 or tf32 where the first examples' scores stay.",
         autocompletion=choices("auto", "fp32", "tf32", "bf16"),
     ),
 ]

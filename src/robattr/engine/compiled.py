@@ -31,6 +31,14 @@ ALLOWED = 1e-3
 NOTHING = 1e-6
 """The size, beside all outputs, of a gradient that is nothing but rounding."""
 TINY = 1e-150
+OPTIONS: dict[str, Any] = {
+    # torch 2.13 generates wrong code (UnboundLocalError) where it reorders the scatter of a max-pool on a CPU.
+    "reorder_for_peak_memory": False,
+    "triton.autotune_at_compile_time": None,  # at the first call, as torch.compile has it
+    # One shape of each element-wise kernel, not the faster of two: half as much to compile, and steps as fast.
+    "triton.autotune_pointwise": False,
+}
+"""Of torch's compiler."""
 
 Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
 
@@ -163,13 +171,8 @@ def inductor(graph: GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
     from torch._inductor import standalone_compile  # not torch.compile, which would trace the graph once more
 
     _keep_cache()
-    options = {
-        # torch 2.13 generates wrong code (UnboundLocalError) where it reorders the scatter of a max-pool on a CPU.
-        "reorder_for_peak_memory": False,
-        "triton.autotune_at_compile_time": None,  # at the first call, as torch.compile has it
-    }
     own: list[Any] = [t.contiguous() if 0 in t.stride() else t for t in inputs]  # nothing is copied into expanded ones
-    code = standalone_compile(graph, own, dynamic_shapes="from_example_inputs", options={"config_patches": options})
+    code = standalone_compile(graph, own, dynamic_shapes="from_example_inputs", options={"config_patches": OPTIONS})
     strides = [t.stride() for t in own]
 
     def run(*tensors: Tensor) -> Any:
