@@ -104,6 +104,31 @@ def test_compare_pairs_two_runs(runs, tmp_path: Path) -> None:
     note.write_text(whole)
 
 
+def test_compare_names_what_is_mistyped_and_what_is_not_measured(runs, tmp_path: Path) -> None:
+    for run in runs:
+        assert invoke("evaluate", run, "--examples", 10, "--device", "cpu").exit_code == 0
+    (tmp_path / "empty").mkdir()
+    own = [tmp_path / name / "records" / "mine-ig.jsonl" for name in ("one", "two")]
+    for records in own:
+        shutil.copytree(runs[0] / "records", records.parent)
+        for suffix in (".jsonl", ".settings"):  # of a protocol that a caller of `robattr.evaluate` has named
+            (records.parent / "paper-ig").with_suffix(suffix).rename(records.with_suffix(suffix))
+    assert invoke("compare", tmp_path / "one", tmp_path / "two", "--protocol", "mine").exit_code == 0
+    for words, says in (
+        ((*runs, "--protocol", "strct"), "unknown protocol 'strct': did you mean 'strict'?"),
+        ((*runs, "--protocol", "papr@validation"), "unknown protocol 'papr@validation': did you mean 'paper'?"),
+        ((*runs, "--protocol", ""), "unknown protocol '': valid: exhaustive, paper, strict"),
+        ((*runs, "--protocol", "strict"), f"expected the records strict-ig in {runs[0] / 'records'}, got paper-ig"),
+        ((*runs, "--map", "igg"), ": choose another --protocol or --map, or evaluate the run with these first"),
+        ((runs[0], tmp_path / "one", "--protocol", "mine"), f"expected the records mine-ig in {runs[0] / 'records'}"),
+        ((runs[0], tmp_path / "empty"), f"expected an evaluated run directory, got {tmp_path / 'empty'} without rec"),
+        ((runs[0], tmp_path / "none"), f"without records: run `robattr evaluate {tmp_path / 'none'}` first"),
+    ):
+        refused = invoke("compare", *words).exception
+        assert isinstance(refused, InvalidInput)
+        assert says in str(refused)
+
+
 def test_examples_that_share_a_number_alone_are_not_paired(runs, tmp_path: Path) -> None:
     pair = [shutil.copytree(run, tmp_path / name) for run, name in zip(runs, "ab", strict=True)]
     for run in pair:

@@ -28,7 +28,7 @@ from robattr.cli._options import (
     typed_command,
 )
 from robattr.cli._tables import show_table, show_text
-from robattr.errors import InvalidInput
+from robattr.errors import InvalidInput, nearest
 
 if TYPE_CHECKING:
     from robattr.data import Dataset
@@ -174,7 +174,7 @@ def compare(
     with uncollected():  # imports included: a third of the time
         from robattr.reporting.paired import COMPARED, comparison
 
-        found = _paired(first, second, f"{protocol}-{map_name}.jsonl")
+        found = _paired(first, second, protocol, map_name)
     names = (first.name, second.name) if first.name != second.name else (str(first), str(second))
     title = f"{second} − {first} · {protocol} protocol · {map_name} maps"
     show_table(COMPARED, comparison(found, names), title=title, numbers=range(1, 5))
@@ -183,14 +183,15 @@ def compare(
         typer.echo(f"Only one of the two has {apart} of the examples: they are left out.")
 
 
-def _paired(first: Path, second: Path, name: str) -> dict[str, Comparison]:
-    """The comparison of the records called `name` of two runs, after a check of both."""
+def _paired(first: Path, second: Path, protocol: str, map_name: str) -> dict[str, Comparison]:
+    """The comparison of two runs by their records of a protocol and a map, after a check of both."""
     from robattr.evaluation.records import read
     from robattr.evaluation.summary import compare, read_checked
 
     if file := next((run for run in (first, second) if run.is_file()), None):
         raise InvalidInput(f"expected an evaluated run directory, got the file {file}: give the run it was made from")
-    paths = [run / "records" / name for run in (first, second)]
+    _check_measured((first, second), protocol, map_name)
+    paths = [run / "records" / f"{protocol}-{map_name}.jsonl" for run in (first, second)]
     summaries = [path.with_suffix(".json") for path in paths]
     sides = [
         list(read_checked(summary)[1]) if path.is_file() and summary.is_file() else read(path)
@@ -198,6 +199,26 @@ def _paired(first: Path, second: Path, name: str) -> dict[str, Comparison]:
     ]
     _check_comparable(paths, sides)
     return compare(*sides)
+
+
+def _check_measured(runs: tuple[Path, Path], protocol: str, map_name: str) -> None:
+    """Reject a run without records of the protocol and the map, and say which it has."""
+    from robattr.evaluation.protocol import PROTOCOLS
+
+    found = [{file.stem.partition(".from")[0] for file in (run / "records").glob("*.jsonl")} for run in runs]
+    known = protocol.partition("@")[0]
+    if known not in PROTOCOLS and not any(name.startswith(f"{protocol}-") for name in set.union(*found)):
+        raise InvalidInput(f"unknown protocol {protocol!r}: {nearest(known, PROTOCOLS)}")
+    for run, names in zip(runs, found, strict=True):
+        if not names:
+            raise InvalidInput(
+                f"expected an evaluated run directory, got {run} without records: run `robattr evaluate {run}` first"
+            )
+        if (name := f"{protocol}-{map_name}") not in names:
+            raise InvalidInput(
+                f"expected the records {name} in {run / 'records'}, got {', '.join(sorted(names))}: choose another "
+                "--protocol or --map, or evaluate the run with these first"
+            )
 
 
 def _check_comparable(paths: list[Path], sides: list[list[Any]]) -> None:
