@@ -21,6 +21,7 @@ from robattr.reporting.audit_sections import certified_section
 from robattr.reporting.certified import CertificateResults, read_certificates, rows
 from robattr.reporting.figures import certified_maps
 from robattr.reporting.html import page
+from robattr.reporting.run_results import read_runs
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,15 @@ def test_an_edited_summary_or_record_is_refused(folder: Path, tmp_path: Path) ->
         (copied / name).write_text(text.replace(was, now))
         with pytest.raises(CheckpointError, match=r"it was edited|the records are not those"):
             read_certificates(copied)
+
+
+def test_certificates_are_recognised_without_a_run_and_without_their_records(folder: Path, tmp_path: Path) -> None:
+    for given in (folder, folder / "sg.json"):
+        with pytest.raises(CheckpointError, match=r"a record, got .*json, a summary of certificates: the same"):
+            read_runs([given])
+    shutil.copy(folder / "sg.json", tmp_path)
+    with pytest.raises(CheckpointError, match=r"\(sg.jsonl is missing beside it\): delete it, and certify again"):
+        read_certificates(tmp_path)
 
 
 def test_the_section_says_what_is_certified_and_of_what(folder: Path) -> None:

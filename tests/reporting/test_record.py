@@ -53,9 +53,13 @@ def test_a_variant_is_the_recipe_and_its_m(config: dict[str, Any], name: str) ->
 def test_a_damaged_or_foreign_file_is_refused(records: Path, tmp_path: Path) -> None:
     whole = json.loads((records / NAME.format("natural")).read_text())
     cases = {
-        "not JSON": ('{"schema": 1, "conf', "could not be read as JSON"),
-        "a summary": ('{"protocol": "paper"}', "not a record: give its run"),
-        "foreign": ('{"a": 1}', "not a record: .robattr record. writes one"),
+        "not JSON": ('{"schema": 1, "conf', "expected a record, got .*could not be read as JSON .*: give a run"),
+        "text": ("my notes", "could not be read as JSON .*, or a record that .robattr record. wrote"),
+        "a summary": ('{"protocol": "paper"}', "the summary of an evaluation: give its run, RUN of RUN/records"),
+        "certificates": ('{"radii": [], "per_example": {}}', "a summary of certificates: the same .robattr certify."),
+        "their attack": ('{"broken": {}, "per_example": {}}', "certificates: .* .robattr audit --certify. writes"),
+        "foreign": ('{"a": 1}', "expected a record, got .*, which is not one: .robattr record. writes records"),
+        "a list": ("[1]", "expected a record, got .*, which is not one"),
         "later": (json.dumps({**whole, "schema": 99}), "another version"),
         "less": (json.dumps({k: v for k, v in whole.items() if k != "summary"}), "damaged .summary missing"),
         "torn": (json.dumps({**whole, "examples": {"id": [1, 2], "topk": [0.5]}}), "damaged .its columns"),

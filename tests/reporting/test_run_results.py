@@ -60,7 +60,13 @@ def test_two_runs_of_one_method_get_different_names(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"neither a run directory.*folder of records.*robattr train"):
+    says = r"neither a run directory \({}\) nor a folder of records: .robattr train"
+    with pytest.raises(CheckpointError, match=says.format("it has no config.json")):
+        read_run(tmp_path)
+    with pytest.raises(CheckpointError, match=says.format("it does not exist")):
+        read_run(tmp_path / "nothing")
+    run = write_run(tmp_path, "natural", gallery=False)
+    with pytest.raises(CheckpointError, match=f"nor a folder of records: give its runs, such as {run}$"):
         read_run(tmp_path)
 
 

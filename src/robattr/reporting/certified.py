@@ -73,7 +73,9 @@ def _checked(summary: Mapping[str, Any], path: Path) -> CertificateResults:
     try:
         check_form(summary, FORM)
         ids = set(summary["per_example"]["id"])
-        records = tuple(r for r in read(path.with_suffix(".jsonl")) if r["id"] in ids)
+        if not (lines := path.with_suffix(".jsonl")).is_file():
+            raise ValueError(f"{lines.name} is missing beside it")
+        records = tuple(r for r in read(lines) if r["id"] in ids)
         low, high = summary["bounds"]
         if not (summary["radii"] and records and low < high and min(summary["shape"], default=1) > 0):
             raise ValueError("it has no radii, no records, or a shape or bounds that no image has")

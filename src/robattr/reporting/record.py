@@ -26,7 +26,7 @@ from typing import Any, get_args
 
 from robattr._form import all_fit, parse_json, parse_json_lines
 from robattr.data.known import name_of
-from robattr.engine.files import check_content, read_object
+from robattr.engine.files import check_content
 from robattr.errors import CheckpointError
 from robattr.evaluation.summary import FORM as SUMMARY
 from robattr.evaluation.summary import check as check_summary
@@ -95,10 +95,15 @@ def text(record: Record) -> str:
 
 def read_record(path: Path) -> Record:
     """Read a record and check its structure."""
-    content = read_object(path)
-    if "schema" not in content:
-        remedy = "give its run, RUN of RUN/records" if "protocol" in content else "`robattr record` writes one"
-        raise CheckpointError(f"{path} is not a record: {remedy}")
+    try:
+        content = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as cause:
+        raise CheckpointError(
+            f"expected a record, got {path}, which could not be read as JSON ({cause}): give a run directory, or "
+            "a record that `robattr record` wrote"
+        ) from cause
+    if not isinstance(content, dict) or "schema" not in content:
+        raise CheckpointError(f"expected a record, got {path}, {_foreign(content)}")
     if content["schema"] != SCHEMA:
         raise CheckpointError(f"{path} is a record of another version (expected schema {SCHEMA}): record the run again")
     if odd := REQUIRED ^ (content.keys() - {"digest", "search"}):
@@ -114,6 +119,18 @@ def read_record(path: Path) -> Record:
         raise CheckpointError(f"{path} was edited (its content does not match its digest): record the run again")
     check_summary(content["summary"], list(rows(content["examples"])), source=path, rounding=0.5 * 10**-DIGITS)
     return content
+
+
+def _foreign(content: Any) -> str:
+    """What a JSON file is that is not a record, and what to do."""
+    if not isinstance(content, dict) or not content.keys() & {"protocol", "per_example"}:
+        return "which is not one: `robattr record` writes records"
+    if "protocol" in content:
+        return "the summary of an evaluation: give its run, RUN of RUN/records"
+    return (
+        "a summary of certificates: the same `robattr certify` prints it again, `robattr audit --certify` writes a "
+        "page with certificates"
+    )
 
 
 def sealed(record: Record) -> Record:

@@ -186,10 +186,10 @@ def read_run(path: str | Path) -> RunResults:
     """Read a run directory."""
     root = Path(path)
     if not (root / "config.json").is_file():
-        raise CheckpointError(
-            f"{root} is neither a run directory (it has no config.json) nor a folder of records: `robattr train` and "
-            "`robattr record` write them"
-        )
+        inside = next((config.parent for config in sorted(root.glob("*/config.json"))), None)
+        remedy = f"give its runs, such as {inside}" if inside else "`robattr train` and `robattr record` write them"
+        why = "it has no config.json" if root.exists() else "it does not exist"
+        raise CheckpointError(f"{root} is neither a run directory ({why}) nor a folder of records: {remedy}")
     config = read_object(root / "config.json", CONFIG)
     environment = root / "environment.json"
     metrics = read_log(root / "metrics.jsonl")
