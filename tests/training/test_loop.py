@@ -383,8 +383,9 @@ def test_a_run_is_discarded_only_by_fresh(tmp_path):
         CheckpointError, match=r"another configuration \(m is 3, was 9\).*discard that run with --fresh"
     ):
         go(QUICK, tmp_path / "run")
-    left = [tmp_path / "run" / name for name in ("records/paper-ig.jsonl", "sweep.json")]
-    for file in (*left, tmp_path / "run" / "notes.txt"):
+    left = [tmp_path / "run" / name for name in ("records/paper-ig.jsonl", "certificates/ig.jsonl", "sweep.json")]
+    other = [tmp_path / "run" / name for name in ("notes.txt", "README.md", "report.html", "m=10/config.json")]
+    for file in (*left, *other):
         file.parent.mkdir(exist_ok=True)
         file.touch()
     again, _ = go(QUICK, tmp_path / "run", fresh=True)
@@ -393,14 +394,24 @@ def test_a_run_is_discarded_only_by_fresh(tmp_path):
     assert [record["step"] for record in lines(tmp_path / "run") if "loss" in record] == [1, 2, 3, 4, 5, 6]
     assert "resumed" not in json.loads((tmp_path / "run" / "environment.json").read_text())
     assert not any(file.exists() for file in left), "they measured the weights that were discarded"
-    assert (tmp_path / "run" / "notes.txt").exists()
+    assert all(file.exists() for file in other), "other commands or the user wrote them"
 
 
-def test_fresh_does_not_discard_what_another_process_is_writing(tmp_path):
+def test_fresh_discards_the_preprocessing_of_another_hardening_alone(tmp_path):
     go(QUICK, tmp_path / "run")
-    records = tmp_path / "run" / "records"
-    records.mkdir()
-    with locked(records, ".paper-ig.lock"), pytest.raises(InUse):
+    preprocessing = tmp_path / "run" / "preprocessing.json"
+    for recipe, stays in (("harden", True), (QUICK.recipe, False)):
+        preprocessing.write_text("{}")  # `harden` writes it before it trains
+        go(replace(QUICK, recipe=recipe), tmp_path / "run", fresh=True)
+        assert preprocessing.exists() == stays
+
+
+@pytest.mark.parametrize(("folder", "lock"), [("records", ".paper-ig.lock"), ("certificates", ".ig.lock")])
+def test_fresh_does_not_discard_what_another_process_is_writing(tmp_path, folder, lock):
+    go(QUICK, tmp_path / "run")
+    measured = tmp_path / "run" / folder
+    measured.mkdir()
+    with locked(measured, lock), pytest.raises(InUse):
         go(QUICK, tmp_path / "run", fresh=True)
     assert (tmp_path / "run" / "model.safetensors").exists()
 

@@ -163,7 +163,13 @@ Protocol = Annotated[
 Iterations = Annotated[
     int | None, typer.Option(min=1, help="Iterations of the attribution attack (default: the protocol's).")
 ]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Discard what an earlier command wrote there, and begin anew.")]
+Fresh = Annotated[
+    bool,
+    typer.Option(
+        "--fresh",
+        help="Begin anew: discard what this command wrote there before, and what was measured on it. Other files stay.",
+    ),
+]
 Trust = Annotated[
     bool,
     typer.Option("--trust-code", help="Run the functions (network, objective) that a file or run directory names."),

@@ -1,6 +1,6 @@
 """The run directory: its files, its lock, and a record of the environment.
 
-RUN/config.json  environment.json  metrics.jsonl  checkpoints/  model.safetensors  records/  search.json
+RUN/config.json  environment.json  metrics.jsonl  checkpoints/  model.safetensors  records/  certificates/  search.json
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class RunDirectory:
         self.checkpoints = path / "checkpoints"
         self.weights = path / "model.safetensors"
         self.records = path / "records"
+        self.certificates = path / "certificates"
         self.scores = path / "sweep.json"  # of a point of a sweep
         self.search = path / "search.json"  # how the settings were found
         self.wandb = path / "wandb.id"  # of its run at Weights & Biases
@@ -88,14 +89,15 @@ class RunDirectory:
             raise CheckpointError(f"{self.path} is the directory of a run: choose another folder for the {purpose}")
 
     def discard(self) -> None:
-        """Delete the run: checkpoints, weights, logs, and the evaluations of its weights. Other files stay.
+        """Delete the run: checkpoints, weights, logs, and the evaluations and certificates of its weights.
 
-        An evaluation that another process is writing is not deleted: InUse.
+        Other files stay. What another process is measuring is not deleted: InUse.
         """
+        measured = (self.records, self.certificates)
         with ExitStack() as held:
-            for name in [lock.name for lock in self.records.glob(".*.lock")]:
-                held.enter_context(locked(self.records, name))
-            for folder in (self.checkpoints, self.records, self.path / "tensorboard"):
+            for lock in [lock for folder in measured for lock in folder.glob(".*.lock")]:
+                held.enter_context(locked(lock.parent, lock.name))
+            for folder in (*measured, self.checkpoints, self.path / "tensorboard"):
                 shutil.rmtree(folder, ignore_errors=True)
             for file in (
                 self.weights, self.metrics, self.scores, self.search, self.environment, self.config, self.wandb
@@ -131,6 +133,8 @@ def claim(path: Path, run: TrainConfig, *, world: World, fresh: bool) -> Iterato
     with locked(path) as lock:
         if fresh and not restarts():  # a worker that torchrun restarts continues
             here.discard()
+            if run.recipe != "harden":  # which has just written its own
+                here.preprocessing.unlink(missing_ok=True)
         kept = checkpoint.listed(here.checkpoints)
         if not kept and here.occupied and not fresh:
             raise CheckpointError(
