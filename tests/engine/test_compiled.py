@@ -1,12 +1,17 @@
-"""The processes that compile kernels for a GPU are started before the graph is traced."""
+"""Compiled functions: when the compiler's processes start, and what happens where an interrupt ends them."""
 
 from __future__ import annotations
+
+import signal
+import warnings
 
 import pytest
 import torch
 from torch._inductor import async_compile
 
 from robattr.engine.compiled import Compiled, inductor, start_workers, traced
+from robattr.engine.signals import stop_signals
+from robattr.errors import CompilationFellBack
 
 
 class OnGPU(torch.Tensor):
@@ -45,3 +50,21 @@ def test_workers_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == [1]
     monkeypatch.delattr(async_compile, "maybe_warm_pool")
     start_workers()  # a later torch may not have it
+
+
+def test_a_compiler_that_a_signal_ends_is_not_warned_about() -> None:
+    def ended(*_: object) -> object:
+        raise RuntimeError("C++ compile error")
+
+    def interrupted(*_: object) -> object:
+        signal.raise_signal(signal.SIGINT)  # which the terminal also sends to the compiler
+        return ended()
+
+    with stop_signals() as received, warnings.catch_warnings(action="error"):
+        for backend in (interrupted, ended):  # the next function that was being compiled meets the same
+            assert Compiled(torch.sin, name="step", backend=backend)(torch.ones(2)).equal(torch.ones(2).sin())  # type: ignore[arg-type]
+    assert received == [signal.SIGINT]
+    with stop_signals(), pytest.warns(CompilationFellBack, match="the step could not be compiled .*C.. compile error"):
+        Compiled(torch.sin, name="step", backend=ended)(torch.ones(2))  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):  # in an evaluation, where the signal acts as usual
+        Compiled(torch.sin, name="step", backend=interrupted)(torch.ones(2))  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from robattr.engine.precision import precision
+from robattr.engine.signals import stopping
 from robattr.engine.traced_graph import split, trace
 from robattr.errors import CompilationFellBack
 
@@ -97,12 +98,13 @@ class Compiled:
         except Exception as why:  # whatever the compiler meets, the eager function still works
             self._run, self.fell_back = self._fn, True
             reason = str(why).strip().splitlines()
-            warnings.warn(
-                f"the {self._name} could not be compiled and runs eagerly, with the same results but slower: "
-                f"{type(why).__name__}: {reason[0] if reason else 'no reason given'}",
-                CompilationFellBack,
-                stacklevel=3,
-            )
+            if not stopping():  # Ctrl-C ends the compiler, too; the training stops after this step
+                warnings.warn(
+                    f"the {self._name} could not be compiled and runs eagerly, with the same results but slower: "
+                    f"{type(why).__name__}: {reason[0] if reason else 'no reason given'}",
+                    CompilationFellBack,
+                    stacklevel=3,
+                )
             out = self._fn(*args) if expected is None else expected
         self.seconds = time.perf_counter() - begun
         return out

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import torch
 from torch import nn
@@ -19,6 +14,7 @@ from robattr.data import Batches, Dataset
 from robattr.engine import deterministic
 from robattr.engine.files import as_path
 from robattr.engine.processes import join
+from robattr.engine.signals import stop_signals
 from robattr.errors import Diverged, InvalidInput, brief
 from robattr.training import checkpoint
 from robattr.training.batchnorm import over_global_batch
@@ -132,24 +128,3 @@ def train(
             if world.leads:
                 save_weights(state.model, run, here, data)
         return Outcome(here.path, state.step, finished, stopped_by, val_accuracy)
-
-
-@contextmanager
-def stop_signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM instead of ending the process; a second one of a kind acts as usual."""
-    received: list[int] = []
-    previous: dict[signal.Signals, Any] = {}
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        signal.signal(number, previous[signal.Signals(number)])
-
-    if threading.current_thread() is threading.main_thread():  # Python accepts handlers only there
-        previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in previous:
-        signal.signal(number, handle)
-    try:
-        yield received
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
