@@ -78,7 +78,7 @@ def test_a_file_may_be_a_whole_configuration(tmp_path):
     [
         (["mnist/ig-nrom"], "did you mean 'mnist/ig-norm'"),
         (["mnist"], "unknown recipe 'mnist'"),
-        ([], "no recipe given"),
+        ([], "no recipe given: name one, such as fashion-mini/ig-norm"),
         (["mnist/ig-norm", "--set", "wieght=1"], "did you mean 'weight'"),
         (["mnist/ig-norm", "--precision", "fp8"], "precision cannot be 'fp8'"),
         (["mnist/ig-norm", "--config", "nowhere.toml"], "config.json of a run, got nowhere.toml"),
@@ -87,6 +87,14 @@ def test_a_file_may_be_a_whole_configuration(tmp_path):
 def test_mistakes_are_named(words, message):
     with pytest.raises(InvalidInput, match=message):
         raise invoke(*words, "--dry-run").exception
+
+
+def test_a_run_directory_given_as_a_recipe_is_named(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    says = f"expected a recipe, got the run directory {tmp_path}: .robattr train --out {tmp_path}. continues it, "
+    for command in (("train",), ("sweep", "--over", "m=1,2")):
+        with pytest.raises(InvalidInput, match=says):
+            raise CliRunner().invoke(app, [*command, str(tmp_path)]).exception
 
 
 def test_train_continue_and_begin_anew(tmp_path):

@@ -232,6 +232,11 @@ def resolve(
     from robattr.training.config import TrainConfig
     from robattr.training.custom import named as named_objective
 
+    if recipe and recipe not in recipes.names() and Path(recipe, "config.json").is_file():
+        raise InvalidInput(
+            f"expected a recipe, got the run directory {recipe}: `robattr train --out {recipe}` continues it, "
+            f"--config {Path(recipe, 'config.json')} takes its settings"
+        )
     if config is None and recipe is None and found is not None and (found / "config.json").exists():
         config = found / "config.json"
     file: dict[str, Any] = {} if config is None else settings.read_file(config)
@@ -252,7 +257,7 @@ def resolve(
     elif name:
         base = recipes.get(name)
     else:
-        raise InvalidInput("no recipe given: try robattr train fashion-mini/ig-norm (robattr --list shows all)")
+        raise InvalidInput("no recipe given: name one, such as fashion-mini/ig-norm (`robattr --list` shows all)")
     if objective is None:
         return settings.change_by_words(settings.change(base, file), words)
     file = {key: value for key, value in file.items() if key not in settings.OBJECTIVE}
