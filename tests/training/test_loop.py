@@ -530,7 +530,7 @@ def test_validation_sees_the_validation_split_alone(tmp_path):
 
 
 def test_what_cannot_be_built_is_refused_with_a_remedy(tmp_path):
-    with pytest.raises(InvalidInput, match=r"unknown model 'smal_cnn'.*did you mean 'small_cnn'"):
+    with pytest.raises(InvalidInput, match=r"unknown model 'smal_cnn' .*function; .*\): did you mean 'small_cnn' or"):
         train(replace(QUICK, model="smal_cnn"), tmp_path / "a", dataset=tiny_data(), device="cpu")
     with pytest.raises(InvalidInput, match=r"'phtos' is neither a dataset nor a folder of class folders"):
         train(replace(QUICK, dataset="phtos"), tmp_path / "a", device="cpu")

@@ -106,8 +106,8 @@ def build_model(run: TrainConfig, data: Dataset) -> nn.Module:
     name = run.model or "small_cnn"
     if name not in models.architectures:
         raise InvalidInput(
-            f"unknown model {name!r}; {nearest(name, models.architectures)} A network of yours is named "
-            "package.module:function; those of the tuned recipes need `import robattr.recipes`"
+            f"unknown model {name!r} (a network of yours is named package.module:function; those of the tuned recipes "
+            f"need `import robattr.recipes`): {nearest(name, models.architectures)}"
         )
     if data.train.images.ndim != 4:
         raise InvalidInput(
