@@ -54,6 +54,7 @@ def test_axes_are_typed():
         ("weight", "expects key=value,value"),
         ("weight=1,x", "must be a number"),
         ("rates=1,2", "cannot sweep rates, a list"),
+        ("recipe=a,b", "cannot sweep recipe: it has no effect on what is trained"),
         ("weight=2..1", "0 < low < high"),
         ("rule=left..right", "of numbers"),
     ):

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, get_origin
 
 from robattr.errors import InvalidInput
 from robattr.training import settings
-from robattr.training.config import KINDS, TrainConfig
+from robattr.training.config import BOOKKEEPING, KINDS, TrainConfig
 
 Point = Mapping[str, Any]
 
@@ -40,6 +40,8 @@ def parse_axis(word: str) -> tuple[str, Axis]:
         raise InvalidInput(f"cannot sweep {key}, a list: start one run per value, with --set and --out")
     if key == "full":
         raise InvalidInput("cannot sweep full: it trains on the validation split, on which a sweep compares")
+    if key in BOOKKEEPING:
+        raise InvalidInput(f"cannot sweep {key}: it has no effect on what is trained")
     values = [first[1], *(value for _, value in rest)]
     if ".." not in text:
         return key, list(dict.fromkeys(values))
