@@ -106,6 +106,8 @@ def test_maps_without_an_order_do_not_vote() -> None:
         ({"top": 1.5}, "top above 0 and below 1"),
         ({"samples": 3}, "samples to be a whole number of at least 10"),
         ({"samples": 1e3}, "samples to be a whole number"),
+        ({"seed": -1}, r"seed of at least 0, below 2\*\*63, got -1"),
+        ({"seed": 2**63}, r"seed of at least 0, below 2\*\*63, got 9223"),
     ],
 )
 def test_settings_that_prove_nothing_are_refused(wrong: dict[str, Any], said: str) -> None:

@@ -92,6 +92,7 @@ def test_an_attack_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (("--bounds", "1,0"), "--bounds: expected two rising numbers"),
         (("--sigma", "0"), "sigma above 0"),
         (("--maps", "igg"), "unknown attribution map"),
+        (("--seed", "99999999999999999999"), "expected a seed of at least 0, below 2**63, got 99999999999999999999"),
     ],
 )
 def test_mistyped_options(place: Path, words: tuple[str, str], said: str) -> None:

@@ -27,6 +27,7 @@ from robattr.data.image_folder import image_files
 from robattr.data.tensors import checked_labels, gathered, partition
 from robattr.errors import DataError, InvalidInput, brief, nearest
 from robattr.evaluation.checks import forward
+from robattr.formula.checks import check_seed
 from robattr.formula.neighbourhoods import check_bounds, check_range
 
 Data: TypeAlias = str | Path | Dataset | tuple[Any, Any] | Iterable[Any]
@@ -64,6 +65,7 @@ def as_dataset(
     Images that cannot be read are skipped and listed in `skipped`, relative to the folder.
     """
     check_range(bounds)
+    check_seed(seed)
     if not -inf < bounds[0] < bounds[1] < inf:
         raise InvalidInput(f"expected finite bounds (low, high) with low < high, such as (0, 255), got {bounds!r}")
     if classes is not None and not (isinstance(classes, list | tuple) and all(isinstance(n, str) for n in classes)):

@@ -35,6 +35,7 @@ from robattr.evaluation.records import discard_all
 from robattr.evaluation.resume_checks import digest_of_weights
 from robattr.evaluation.run import evaluate
 from robattr.evaluation.suite import attribution_attacks
+from robattr.formula.checks import check_seed
 from robattr.formula.quadrature import MOST_NODES
 from robattr.reporting.run_results import RunResults, read_run
 from robattr.training.run_directory import RunDirectory, environment, read_config
@@ -75,8 +76,7 @@ class Settings:
         if self.eps is not None and not (isinstance(self.eps, Real) and self.eps > 0):
             raise InvalidInput(f"expected a number above 0 as eps, such as 8 / 255, got {self.eps!r}")
         check_fields(self)
-        if not 0 <= self.seed < 2**63:
-            raise InvalidInput(f"expected a seed of at least 0, below 2**63, got {self.seed}")
+        check_seed(self.seed)
         for name, most in (("examples", 2**63), ("steps", protocols.MOST_STEPS), ("points", MOST_NODES)):
             if (value := getattr(self, name)) is not None and not 1 <= value <= most:
                 raise InvalidInput(f"expected {name} of 1 to {most:,}, got {value}")

@@ -19,6 +19,7 @@ from robattr.attacks.maps import AttributionMap, saliency
 from robattr.certificates.bounds import Floats, Ints
 from robattr.engine.batch_size import rows_that_fit
 from robattr.errors import InvalidInput
+from robattr.formula.checks import check_seed
 from robattr.formula.network import second_order
 from robattr.metrics import top_k_mask
 
@@ -44,9 +45,9 @@ class Smoothing:
         for name, least, most in (("sigma", 0, inf), ("alpha", 0, 1), ("top", 0, 1)):
             if not least < (value := getattr(self, name)) < most:
                 raise InvalidInput(f"expected {name} above {least} and below {most}, got {value!r}")
-        for name, least in (("samples", 10), ("seed", 0)):
-            if (value := getattr(self, name)) < least:
-                raise InvalidInput(f"expected {name} to be a whole number of at least {least}, got {value!r}")
+        if self.samples < 10:
+            raise InvalidInput(f"expected samples to be a whole number of at least 10, got {self.samples!r}")
+        check_seed(self.seed)
 
     @property
     def pilot(self) -> int:

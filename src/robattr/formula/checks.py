@@ -154,6 +154,12 @@ def check_whole(what: str, value: object, *, least: int) -> None:
         raise InvalidInput(f"{what} ≥ {least}, got {value!r}")
 
 
+def check_seed(seed: object) -> None:
+    """Refuse what torch's generators do not take as a seed."""
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**63:
+        raise InvalidInput(f"expected a seed of at least 0, below 2**63, got {seed!r}")
+
+
 def check_number(what: str, value: object, *, positive: bool = False) -> None:
     """Refuse what is not a finite number ≥ 0, or > 0."""
     number = isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
