@@ -194,6 +194,15 @@ def test_other_radii_and_splits_have_names_of_their_own(runs, tmp_path: Path) ->
     assert json.loads((tmp_path / "paper@3steps@transfer-sg.settings").read_text())["settings"]["source"]
 
 
+def test_a_transfer_needs_no_data_of_the_other_model(runs, tmp_path: Path) -> None:
+    other = shutil.copytree(runs[1], tmp_path / "other", ignore=shutil.ignore_patterns("records"))
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "dataset": "mnist", "model": "small_cnn"}))
+    words = ("--transfer", other, "--examples", 4, "--device", "cpu", "--out", tmp_path, "--data-dir", tmp_path)
+    assert invoke("evaluate", runs[0], *words).exit_code == 0
+    assert json.loads((tmp_path / "paper@transfer-ig.json").read_text())["dataset"] == "fashion-mini"
+
+
 def test_a_refused_command_discards_and_measures_nothing(runs, tmp_path: Path) -> None:
     words = ("evaluate", runs[0], "--examples", 6, "--device", "cpu", "--out", tmp_path)
     assert invoke(*words, "--maps", "sg").exit_code == 0

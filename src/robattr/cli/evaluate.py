@@ -113,7 +113,8 @@ def evaluate(
     settings = _protocol(protocol, opened.data, eps=radius, iterations=iterations, split=split)
     source = None
     if transfer is not None:
-        source = open_run(transfer, dataset=data, data_dir=data_dir, trust=trust).model
+        attacked = data or (opened.config.dataset if opened.config else None)  # not what the other one was trained on
+        source = open_run(transfer, dataset=attacked, data_dir=data_dir, trust=trust).model
         settings = replace(settings, name=f"{settings.name}@transfer")
     names = words(maps) or [""]
     if twice := next((name for name in names if names.count(name) > 1), None):
