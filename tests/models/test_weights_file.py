@@ -180,7 +180,7 @@ def test_references_that_lead_nowhere(tmp_path: Path, monkeypatch: pytest.Monkey
         "missing.safetensors": "expected a .safetensors file, .* got 'missing.safetensors'",
         str(tmp_path / "nowhere"): "expected a .safetensors file, .*nowhere'",
         "run": r"a run directory with model\.safetensors .* got 'run'",
-        "net.pt": "load_weights",
+        "net.pt": r"got net.pt: .* robattr audit my_nets:make --weights net.pt, in Python load_weights\(module, path\)",
         "gtsrb/no-such": "a model of the zoo, got 'gtsrb/no-such': did you mean",
     }.items():
         with pytest.raises(CheckpointError, match=words):

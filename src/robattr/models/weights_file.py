@@ -102,7 +102,8 @@ def locate(ref: str | Path) -> Path:
     if path.is_file():
         if path.suffix != ".safetensors":
             raise CheckpointError(
-                f"expected a .safetensors file, got {path}: use load_weights(module, path) for others"
+                f"expected a .safetensors file, got {path}: for weights that torch saved, robattr audit my_nets:make "
+                f"--weights {path}, in Python load_weights(module, path)"
             )
         return path
     if (path / "model.safetensors").is_file():
