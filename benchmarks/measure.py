@@ -34,6 +34,7 @@ KINDS = {  # by a word in the name, the first that fits; "cf32" are products ins
     "copies": ("memcpy", "memset", "::copy_", "::clone", "::fill_", "::zero_"),
 }
 REST = "everything between"
+SLOWEST, NAMED = 15, 160  # kernels that a profile lists, and letters of a name
 PHASES = (  # of a compilation: what it is called, and the function of the engine
     ("eager", compiled.Compiled, "_expected"),
     ("trace", compiled, "trace"),
@@ -198,24 +199,37 @@ def size_of(*tensors: Tensor) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def profiled(fn: Callable[[], object], device: torch.device) -> dict[str, float]:
-    """Shares of the time by kind of kernel (on a CPU, of operator), largest first."""
+@dataclass(frozen=True)
+class Profile:
+    """Shares of the time by kind of kernel, largest first, and the slowest kernels: name, ms and launches per call."""
+
+    shares: dict[str, float]
+    slowest: tuple[tuple[str, float, float], ...]
+
+
+def profiled(fn: Callable[[], object], device: torch.device, *, calls: int = 3) -> Profile:
+    """Where the time of fn() goes, by kernel (on a CPU, by operator)."""
     on_gpu = device.type == "cuda"
     fn()
     wait(device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the profiler of a CUDA build warns about its own events, on a CPU too
         with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as seen:
-            for _ in range(3):
+            for _ in range(calls):
                 fn()
             wait(device)
         events = seen.key_averages()
+    each = [
+        (e.key, (e.self_device_time_total if on_gpu else e.self_cpu_time_total) / 1e3 / calls, e.count / calls)
+        for e in events
+    ]
+    each.sort(key=lambda kernel: -kernel[1])
     times: dict[str, float] = {}
-    for event in events:
-        kind = kind_of(event.key)
-        times[kind] = times.get(kind, 0.0) + (event.self_device_time_total if on_gpu else event.self_cpu_time_total)
+    for name, ms, _ in each:
+        times[kind_of(name)] = times.get(kind_of(name), 0.0) + ms
     whole = sum(times.values()) or 1.0
-    return {kind: times[kind] / whole for kind in sorted(times, key=times.__getitem__, reverse=True)}
+    shares = {kind: times[kind] / whole for kind in sorted(times, key=times.__getitem__, reverse=True)}
+    return Profile(shares, tuple((name[:NAMED], ms, count) for name, ms, count in each[:SLOWEST]))
 
 
 def kind_of(name: str) -> str:

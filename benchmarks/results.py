@@ -67,6 +67,7 @@ class Comparison:
     """The port and the engine on the same inputs.
 
     spent      shares of the engine's time by kind of kernel
+    slowest    its slowest kernels: name, ms and launches per call
     kernels    how many the compiler wrote in `compile_s` seconds
     compiling  where these went: {phase: seconds}
     """
@@ -79,6 +80,7 @@ class Comparison:
     compile_s: float = 0.0
     per: str = "call"
     spent: dict[str, float] = field(default_factory=dict)
+    slowest: tuple[tuple[str, float, float], ...] = ()
     kernels: int = 0
     compiling: dict[str, float] = field(default_factory=dict)
     ratio: float = field(init=False)

@@ -106,6 +106,7 @@ def compare_steps(
     first = operations(lambda: one(theirs.model, work.x, work.y, work.start))
     last = operations(lambda: port.update(theirs.model, work.x, work.start, work.y, weight=config.weight, points=ends))
     slow, quick = timed(baseline, fast, device=work.device, repeats=7)
+    seen = profiled(fast, work.device)
     comparison = Comparison(
         f"training step, equal error of {accuracy.by}{what}",
         Side(f"eager port, right({config.m}/{config.m_attack}), fp32", slow),
@@ -113,7 +114,8 @@ def compare_steps(
         agreement,
         counted.roofline(rates, baseline=config.attack_steps * first + last),
         step.seconds,
-        spent=profiled(fast, work.device),
+        spent=seen.shares,
+        slowest=seen.slowest,
         kernels=generated,
         compiling=phases,
     )

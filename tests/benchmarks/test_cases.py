@@ -244,10 +244,14 @@ def test_functions_are_timed_in_turns_after_a_warm_up(monkeypatch: pytest.Monkey
 def test_a_profile_tells_kinds_apart() -> None:
     x, conv, dense = torch.rand(8, 3, 16, 16), nn.Conv2d(3, 8, 3), nn.Linear(256, 256)
     of_conv, of_dense = (measure.profiled(f, CPU) for f in (lambda: conv(x), lambda: dense(x.flatten(2)).relu()))
-    assert of_conv["convolutions"] > 0
-    assert of_dense["matrix products"] > 0
-    assert "convolutions" not in of_dense
-    assert sum(of_dense.values()) == pytest.approx(1)
+    assert of_conv.shares["convolutions"] > 0
+    assert of_dense.shares["matrix products"] > 0
+    assert "convolutions" not in of_dense.shares
+    assert sum(of_dense.shares.values()) == pytest.approx(1)
+    calls = {name: launches for name, _, launches in of_dense.slowest}
+    assert calls["aten::addmm"] == calls["aten::clamp_min"] == 1
+    times = [ms for _, ms, _ in of_dense.slowest]
+    assert times == sorted(times, reverse=True)
 
 
 @pytest.mark.parametrize(
