@@ -11,6 +11,7 @@ import gc
 import inspect
 import json
 import statistics
+import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -72,7 +73,9 @@ def measure(name: str, device: torch.device, *, protocol: ProtocolName, quick: b
     with TemporaryDirectory() as folder, Watching() as shown:
 
         def watch(title: str, done: int, total: int, unit: str = "examples") -> None:
-            reached[title.split()[0]] = time.perf_counter()  # the last call of each protocol
+            if (now := title.split()[0]) not in reached:  # a run that is stopped leaves at least this
+                print(f"{name}: {now} after {(time.perf_counter() - begun) / 60:.2f} min", file=sys.stderr)
+            reached[now] = time.perf_counter()  # the last call of each protocol
             shown(title, done, total, unit)
 
         made = audit(

@@ -104,6 +104,19 @@ def test_a_training_case_has_all_its_parts(small: Workload) -> None:
     assert 0 < precisions.rows[0][1] < 0.2
 
 
+def test_a_slow_port_is_timed_once(small: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed_together: list[int] = []
+
+    def fake(*ways: Callable[[], object], device: torch.device, **_: object) -> list[Times]:
+        timed_together.append(len(ways))
+        return [Times(ms, ms, ms, 1) for ms in (1200.0, 2.0)[-len(ways) :]]
+
+    monkeypatch.setattr(training, "timed", fake)
+    case = training.measure("mini", CPU, "fp32", rates=RATES, quick=True)
+    assert timed_together == [2, 1]
+    assert [(c.baseline.times.ms, c.engine.times.ms) for c in case.comparisons] == [(1200.0, 2.0)] * 2
+
+
 def test_what_names_no_precision_is_measured_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's own convolutions on a GPU are in tf32, whose rounding is as large as the errors of the nodes."""
     found = []
