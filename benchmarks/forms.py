@@ -5,7 +5,7 @@
     kernels     torch's kernels for all operators
     first       torch's kernels, and channels before pixels
     tuned       what training does, and the compiler times many shapes of each kernel (it takes minutes)
-    two shapes  what training does, and the compiler takes the faster of two shapes of each element-wise kernel
+    two-shapes  what training does, and the compiler takes the faster of two shapes of each element-wise kernel
 
 The first three differ in bf16 on a GPU alone. The last column is ‖g − g₀‖₂ / ‖g₀‖₂ for the parameter gradients of a row
 and of the engine, both in the precision of the run.
@@ -38,7 +38,7 @@ ROWS: dict[str, tuple[dict[Any, Any], bool, dict[str, Any]]] = {  # operators, c
     "kernels": ({}, False, {}),
     "first": ({}, True, {}),
     "tuned": (forms.TABLE, False, {"coordinate_descent_tuning": True}),
-    "two shapes": (forms.TABLE, False, {"triton.autotune_pointwise": True}),
+    "two-shapes": (forms.TABLE, False, {"triton.autotune_pointwise": True}),
 }
 
 

@@ -23,7 +23,7 @@ from robattr._version import __version__
 from robattr.cli._options import App
 from robattr.errors import RobattrError
 
-GROUPS = ("train", "evaluate", "report", "audit", "certify", "data")
+GROUPS = ("train", "evaluate", "compare", "report", "audit", "certify", "data")
 ABOUT = "Train models whose explanations resist attacks, attack explanations, and measure the damage."
 
 app = App(name="robattr", help=ABOUT, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
