@@ -20,6 +20,7 @@ from robattr import recipes
 from robattr.attacks import integrated_gradients
 from robattr.attacks.maps import saliency
 from robattr.engine import Step
+from robattr.engine.compiled import traced
 from robattr.evaluation import paper
 from robattr.formula import IG, LinfBall, midpoint, right
 from robattr.models import resnet, small_cnn, smooth
@@ -252,6 +253,20 @@ def test_functions_are_timed_in_turns_after_a_warm_up(monkeypatch: pytest.Monkey
     both = timed(lambda: order.append("a"), lambda: order.append("b"), device=CPU, repeats=2)
     assert order == ["a", "a", "b", "b", "a", "b", "a", "b"]
     assert both == [Times(pytest.approx(0.5), pytest.approx(0.5), pytest.approx(0.5), 2, 4)] * 2
+
+
+def test_the_phases_of_a_compilation_are_timed() -> None:
+    """Without generated code there are no kernels."""
+    work = tiny()
+    step = Step(work.model, compiled=True, backend=traced)
+    with measure.compiling() as phases:
+        step(work.objective(), work.x, work.y, start=work.start)
+    assert set(phases) == {"eager", "trace", "first call", "check"}
+    assert all(seconds > 0 for seconds in phases.values())
+    assert sum(phases.values()) < step.seconds
+    before = dict(phases)
+    step(work.objective(), work.x, work.y, start=work.start)
+    assert phases == before, "the functions are as they were"
 
 
 def test_a_profile_tells_kinds_apart() -> None:

@@ -60,6 +60,7 @@ def step(ms: float, port: float, what: str = "training step, equal error of IG")
         (Agreement("map", 1e-6, 1e-3),),
         roofline=Roofline(1e9, 1e6, 1e6, 1e9, floor_ms=1.0, kept_ms=1.0, bound="operations"),
         compile_s=31.0, spent={"convolutions": 0.7, "everything between": 0.3}, kernels=40,
+        compiling={"trace": 1.25, "kernels": 20.0},
     )  # fmt: skip
 
 
@@ -73,10 +74,11 @@ def test_bars_say_what_is_met_and_what_is_in_the_way() -> None:
     report = replace(example(), cases=(case, Case("resnet50", "", (), (audits, spent_on))))
     page = render.markdown([report.plain()])
     spent = "70% convolutions, 30% everything between"
+    compiled = "40 kernels to generate and compile: 1.25 s trace, 20 s kernels"
     for row in (
         "| gtsrb | step, ratio to the port | ≥ 40× | 50× | yes |  |",
         f"| gtsrb | step | ≤ 12 ms | 20 ms | **no** | {spent}, 20 times the floor |",
-        "| gtsrb | compilation | ≤ 30 s | 31 s | **no** | 40 kernels to generate and compile |",
+        f"| gtsrb | compilation | ≤ 30 s | 31 s | **no** | {compiled} |",
         "| gtsrb | the paper's schedule, compiled, bf16 | ≤ 14 min | 12.8 min | yes |  |",
         "| resnet50 | second-order | ≥ 1,500 /s | 1,400 /s | **no** | 60% convolutions, 25% matrix products |",
         "| resnet50 | audit, paper | ≤ 6 min | 5 min | yes |  |",
