@@ -1,13 +1,13 @@
-"""The forms of operators in `robattr.engine.forms`, timed in whole training steps: `python -m benchmarks.forms`.
+"""The forms of operators and layers in `robattr.engine`, timed in whole training steps: `python -m benchmarks.forms`.
 
     engine      what training does
-    pool        the gradient of a max-pool alone; convolutions of one channel are torch's
-    kernels     torch's kernels for all operators
+    operators   the forms of operators alone; pairs of layers are torch's
+    kernels     torch's kernels for all operators and layers
     first       torch's kernels, and channels before pixels
     tuned       what training does, and the compiler times many shapes of each kernel (it takes minutes)
     two-shapes  what training does, and the compiler takes the faster of two shapes of each element-wise kernel
 
-The first three differ in bf16 on a GPU alone. The last column is ‖g − g₀‖₂ / ‖g₀‖₂ for the parameter gradients of a row
+The first four differ in bf16 on a GPU alone. The last column is ‖g − g₀‖₂ / ‖g₀‖₂ for the parameter gradients of a row
 and of the engine, both in the precision of the run.
 """
 
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -27,26 +27,28 @@ from benchmarks import engine
 from benchmarks.engine import Mode, laid_out, training_step
 from benchmarks.measure import distance, timed
 from benchmarks.workloads import RECIPES, Workload, workload
-from robattr.engine import compiled, forms
+from robattr.engine import compiled, forms, layer_pairs
 from robattr.formula.quadrature import midpoint
 from robattr.reporting.tables import grid
 
-POOL = {op: form for op, form in forms.TABLE.items() if form is forms.pool_gradient}
-ROWS: dict[str, tuple[dict[Any, Any], bool, dict[str, Any]]] = {  # operators, channels first, the compiler's options
-    "engine": (forms.TABLE, False, {}),
-    "pool": (POOL, False, {}),
-    "kernels": ({}, False, {}),
-    "first": ({}, True, {}),
-    "tuned": (forms.TABLE, False, {"coordinate_descent_tuning": True}),
-    "two-shapes": (forms.TABLE, False, {"triton.autotune_pointwise": True}),
+PAIRS: Callable[[], AbstractContextManager[object]] = layer_pairs.LayerPairs
+ROWS: dict[str, tuple[dict[Any, Any], Callable[[], AbstractContextManager[object]], bool, dict[str, Any]]] = {
+    # operators, pairs of layers, whether channels come first, the compiler's options
+    "engine": (forms.TABLE, PAIRS, False, {}),
+    "operators": (forms.TABLE, nullcontext, False, {}),
+    "kernels": ({}, nullcontext, False, {}),
+    "first": ({}, nullcontext, True, {}),
+    "tuned": (forms.TABLE, PAIRS, False, {"coordinate_descent_tuning": True}),
+    "two-shapes": (forms.TABLE, PAIRS, False, {"triton.autotune_pointwise": True}),
 }
 
 
 def measure(work: Workload, row: str, mode: Mode, *, m: int, m_attack: int) -> tuple[float, Tensor, float]:
     """Milliseconds of a whole step in that form, the gradients of all parameters, and the seconds of the first step."""
-    table, first, options = ROWS[row]
+    table, pairs, first, options = ROWS[row]
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(forms, "TABLE", table))
+        stack.enter_context(mock.patch.object(layer_pairs, "LayerPairs", pairs))
         stack.enter_context(mock.patch.dict(compiled.OPTIONS, options))
         if first:
             stack.enter_context(mock.patch.object(engine, "layout", return_value=torch.contiguous_format))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -18,12 +19,13 @@ from torch.fx.graph import CodeGen
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from robattr.engine import forms
+from robattr.engine import forms, layer_pairs
 
 aten = torch.ops.aten
 COSTLY = {
     aten.convolution.default, aten.convolution_backward.default, aten.max_pool2d_with_indices.default,
     aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten._to_copy.default,
+    aten.clone.default, aten.constant_pad_nd.default,
 }  # fmt: skip
 """Operations that are worth keeping between iterations; others are cheaper inside the operations that use them."""
 SHAPES = {aten.ones_like.default, aten.zeros_like.default, aten.full_like.default, aten.new_zeros.default}
@@ -39,19 +41,19 @@ def trace(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[GraphModule, l
     leaves, spec = pytree.tree_flatten(args)
     specs: list[pytree.TreeSpec] = []
 
-    def of_leaves(*tensors: Tensor) -> list[Tensor]:
-        out, out_spec = pytree.tree_flatten(fn(*pytree.tree_unflatten(tensors, spec)))
-        specs.append(out_spec)
-        return out
+    def traced(table: dict[Any, Any], layers: AbstractContextManager[object]) -> GraphModule:
+        def of_leaves(*tensors: Tensor) -> list[Tensor]:
+            with layers:
+                out, out_spec = pytree.tree_flatten(fn(*pytree.tree_unflatten(tensors, spec)))
+            specs[:] = [out_spec]
+            return out
 
-    def traced(table: dict[Any, Any]) -> GraphModule:
-        specs.clear()
         return make_fx(of_leaves, table, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
 
     try:
-        module = traced(forms.TABLE)
+        module = traced(forms.TABLE, layer_pairs.LayerPairs())
     except (RuntimeError, ValueError):  # a view that the forms' layout of memory does not admit
-        module = traced({})
+        module = traced({}, nullcontext())
     graph = module.graph
     graph.set_codegen(CodeGen())
     for node in [n for n in graph.nodes if n.target is torch.ops.aten.detach.default]:
