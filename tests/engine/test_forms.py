@@ -26,28 +26,50 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize(
-    ("channels", "groups", "kernel", "size"), [(1, 1, 5, 8), (1, 1, 3, 6), (3, 1, 3, 6), (4, 4, 3, 6), (4, 2, 3, 6)]
-)
+    ("channels", "groups", "kernel", "size"),
+    [
+        (1, 1, (5, 5), (8, 8)), (1, 1, (3, 3), (6, 6)), (1, 1, (5, 3), (7, 9)), (1, 1, (1, 7), (5, 4)),
+        (3, 1, (3, 3), (6, 6)), (4, 4, (3, 3), (6, 6)), (4, 2, (3, 3), (6, 6)), (1, 1, (3, 3), (3, 33)),
+    ],
+)  # fmt: skip
 def test_convolutions_have_the_same_derivatives(
-    layout: torch.memory_format, channels: int, groups: int, kernel: int, size: int
+    layout: torch.memory_format, channels: int, groups: int, kernel: tuple[int, int], size: tuple[int, int]
 ) -> None:
     draws = torch.Generator().manual_seed(channels)
-    weight = torch.randn(4, channels // groups, kernel, kernel, generator=draws, dtype=torch.float64)
+    weight = torch.randn(4, channels // groups, *kernel, generator=draws, dtype=torch.float64)
     bias = torch.randn(4, generator=draws, dtype=torch.float64)
 
     def gradient(x: Tensor) -> tuple[Tensor, Tensor]:
         x = x.contiguous(memory_format=layout).requires_grad_()
-        out = F.conv2d(x, weight, bias, padding=kernel // 2, groups=groups)
+        out = F.conv2d(x, weight, bias, padding=[k // 2 for k in kernel], groups=groups)
         (first,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
         (second,) = torch.autograd.grad(first.pow(3).sum(), x)
         return first.detach(), second
 
-    x = torch.randn(2, channels, size, size, generator=draws, dtype=torch.float64)
+    x = torch.randn(2, channels, *size, generator=draws, dtype=torch.float64)
     graph = make_fx(gradient, forms.TABLE)(x)
     graph.graph.eliminate_dead_code()
-    assert (torch.ops.aten.convolution.default in {node.target for node in graph.graph.nodes}) == (channels > 1)
+    assert (torch.ops.aten.convolution.default in {node.target for node in graph.graph.nodes}) == (
+        channels > 1 or size[1] > 32
+    )
     for ours, theirs in zip(graph(x), gradient(x), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize(("m", "k", "n"), [(7, 40, 10), (7, 10, 40), (7, 16, 16), (1, 1, 1), (7, 17, 17), (4097, 2, 2)])
+def test_thin_products_are_sums(m: int, k: int, n: int) -> None:
+    draws = torch.Generator().manual_seed(m)
+    a, b, c = (torch.randn(s, generator=draws, dtype=torch.float64) for s in ((k, m), (k, n), (n,)))
+
+    def products(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        return a.t() @ b, torch.addmm(c, a.t(), b), torch.addmm(c, a.t(), b, beta=2, alpha=0.5)
+
+    graph = make_fx(products, forms.TABLE)(a, b, c)
+    targets = [node.target for node in graph.graph.nodes]
+    assert (torch.ops.aten.mm.default in targets) == (min(k, n) > 16 or m > 4096)
+    assert targets.count(torch.ops.aten.addmm.default) == (1 if n <= 16 and m <= 4096 else 2)
+    torch.testing.assert_close(graph(a, b, c), products(a, b, c))
 
 
 def test_elsewhere_torchs_kernels_run() -> None:
