@@ -114,9 +114,12 @@ def row(case: str, what: str, bar: str, measured: str, met: bool, why: str) -> l
 
 
 def in_the_way(c: dict[str, Any]) -> str:
-    """The largest shares of the engine's time, and the distance from the floor."""
-    times = c["engine"]["times"]["ms"] / c["roofline"]["floor_ms"]
-    return ", ".join([shares(c.get("spent", {})), f"{times:.3g} times the floor"])
+    """The time between kernels, the largest shares of theirs, and the distance from the floor."""
+    ms, busy = c["engine"]["times"]["ms"], c.get("busy_ms", 0.0)
+    said = [f"{1 - busy / ms:.0%} between kernels, of theirs"] if 0 < busy < ms else []
+    return ", ".join(
+        [" ".join([*said, shares(c.get("spent", {}))]), f"{ms / c['roofline']['floor_ms']:.3g} times the floor"]
+    )
 
 
 def shares(spent: dict[str, float]) -> str:

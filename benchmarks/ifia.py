@@ -121,6 +121,7 @@ def compare(
         per="example and iteration",
         spent=seen.shares,
         slowest=seen.slowest,
+        busy_ms=seen.ms,
     )
 
 

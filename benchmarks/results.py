@@ -68,6 +68,7 @@ class Comparison:
 
     spent      shares of the engine's time by kind of kernel
     slowest    its slowest kernels: name, ms and launches per call
+    busy_ms    milliseconds of all its kernels; of a GPU, the rest of its time is waiting between them
     kernels    how many the compiler wrote in `compile_s` seconds
     compiling  where these went: {phase: seconds}
     """
@@ -81,6 +82,7 @@ class Comparison:
     per: str = "call"
     spent: dict[str, float] = field(default_factory=dict)
     slowest: tuple[tuple[str, float, float], ...] = ()
+    busy_ms: float = 0.0
     kernels: int = 0
     compiling: dict[str, float] = field(default_factory=dict)
     ratio: float = field(init=False)

@@ -123,6 +123,7 @@ def compare_steps(
         step.seconds,
         spent=seen.shares,
         slowest=seen.slowest,
+        busy_ms=seen.ms,
         kernels=generated,
         compiling=phases,
     )
