@@ -102,6 +102,30 @@ def test_an_attack_is_compiled_for_no_more_examples_than_there_are(monkeypatch, 
     assert job.compiled_for == rows
 
 
+class Images:
+    """Of a device that need not be there."""
+
+    def __getitem__(self, at: slice) -> Images:
+        return self
+
+    def to(self, device: torch.device) -> Images:
+        return self
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+@pytest.mark.parametrize(("fits", "papers", "stricts"), [(15, 15, 45), (3, 9, 9), (1, 8, 8), (200, 200, 512)])
+def test_batches_of_strict_on_a_gpu_have_several_groups(monkeypatch, kind, fits, papers, stricts) -> None:
+    """What compiled attacks pad is then the last group of a round alone."""
+    monkeypatch.setattr("robattr.evaluation.job.rows_that_fit", lambda *_, **__: fits)
+    monkeypatch.setattr(Job, "device", torch.device(kind))
+    monkeypatch.setattr(Job, "short", False)
+    sizes = [
+        Job(Counted(), integrated_gradients(3), Images(), None, [], protocol).size
+        for protocol in (TINY, strict(TINY))
+    ]
+    assert sizes == [papers, stricts if kind == "cuda" else papers]
+
+
 def test_an_attack_is_compiled_on_a_gpu_where_that_pays(monkeypatch) -> None:
     """The network has four tensors of parameters."""
     x, y = examples(6)

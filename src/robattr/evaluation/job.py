@@ -27,6 +27,7 @@ from robattr.evaluation.records import Record
 from robattr.evaluation.suite import attribution_attacks
 
 BATCH = (8, 512)  # fewest and most examples attacked together
+GROUPS = 3  # of a batch under `strict` on a GPU, each as many examples as fit
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,15 @@ class Job(ExampleSet):
 
     @cached_property
     def size(self) -> int:
-        """How many examples are attacked together: as many as fit, for any number of processes."""
+        """How many examples make a batch: as many as fit, for any number of processes.
+
+        Several times as many under `strict` on a GPU: its later rounds attack the examples that have not converged, and
+        compiled attacks fill what does not make a whole group.
+        """
         passes = 1 if self.short else self.map.together
         fits = rows_that_fit(self.model, self.x[:1].to(self.device), passes=passes, least=LEAST)
-        return min(BATCH[1], -(-BATCH[0] // fits) * fits)
+        groups = GROUPS if self.protocol.strict and self.device.type == "cuda" else 1
+        return min(BATCH[1], max(groups, -(-BATCH[0] // fits)) * fits)
 
     def batch(self, at: Sequence[int], *, walks: bool = False) -> Batch:
         """The records of some examples, with the walks of those that a gallery of all may show.
