@@ -201,6 +201,8 @@ def test_a_weights_file_without_a_dataset(tmp_path: Path) -> None:
     path = models.save_model(models.small_cnn(), tmp_path / "net.safetensors", {"config": "mine"})
     with pytest.raises(InvalidInput, match="does not name the dataset it was trained on: add --data"):
         open_run(path)
+    with pytest.raises(InvalidInput, match="'' is neither a dataset nor a folder"):
+        open_run(path, dataset="")
     assert open_run(path, dataset="fashion-mini").data.name == "fashion-mini"
 
 

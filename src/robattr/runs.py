@@ -105,7 +105,7 @@ def _data(
 ) -> Dataset:
     if config and dataset in (None, config.dataset):
         return load_dataset(config, data_dir, shape)
-    if not dataset:
+    if dataset is None:
         raise InvalidInput(f"{of} does not name the dataset it was trained on: add --data")
     return load_dataset(TrainConfig(dataset=dataset), data_dir, shape)
 

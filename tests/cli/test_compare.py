@@ -70,7 +70,8 @@ def test_compare_names_what_is_mistyped_and_what_is_not_measured(runs, tmp_path:
         ((*runs, "--map", "igg"), ": choose another --protocol or --map, or evaluate the run with these first"),
         ((runs[0], tmp_path / "one", "--protocol", "mine"), f"expected the records mine-ig in {runs[0] / 'records'}"),
         ((runs[0], tmp_path / "empty"), f"expected an evaluated run directory, got {tmp_path / 'empty'} without rec"),
-        ((runs[0], tmp_path / "none"), f"without records: run `robattr evaluate {tmp_path / 'none'}` first"),
+        ((runs[0], tmp_path / "empty"), f"without records: run `robattr evaluate {tmp_path / 'empty'}` first"),
+        ((runs[0], tmp_path / "none"), f"got {tmp_path / 'none'}, which does not exist: give another one"),
     ):
         refused = invoke("compare", *words).exception
         assert isinstance(refused, InvalidInput)

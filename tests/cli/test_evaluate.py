@@ -115,6 +115,7 @@ def test_fresh_discards_earlier_records(runs, tmp_path: Path) -> None:
     [
         (("--protocol", "papr"), "did you mean 'paper'"),
         (("--maps", "igg"), "did you mean 'ig'"),
+        (("--maps", "sg,captum:Saliency"), "got 'captum:Saliency': `robattr audit` takes Captum's methods"),
         (("--split", "train"), "test or validation"),
         (("--eps", "-1"), "above 0"),
         (("--eps", "8"), "0 to 1, in its units, got 8: 8/255?"),

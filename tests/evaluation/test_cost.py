@@ -120,8 +120,7 @@ def test_batches_of_strict_on_a_gpu_have_several_groups(monkeypatch, kind, fits,
     monkeypatch.setattr(Job, "device", torch.device(kind))
     monkeypatch.setattr(Job, "short", False)
     sizes = [
-        Job(Counted(), integrated_gradients(3), Images(), None, [], protocol).size
-        for protocol in (TINY, strict(TINY))
+        Job(Counted(), integrated_gradients(3), Images(), None, [], protocol).size for protocol in (TINY, strict(TINY))
     ]
     assert sizes == [papers, stricts if kind == "cuda" else papers]
 

@@ -83,7 +83,7 @@ def certify(
     smoothing = Smoothing(SIGMA * width if sigma is None else sigma, samples, alpha, top, seed)
     radii = list(radius) if isinstance(radius, Sequence) and not isinstance(radius, str) else [radius]
     check_radii(radii)
-    radii = [float(each) for each in radii]
+    radii = list(dict.fromkeys(float(each) for each in radii))
     (chosen,) = parse_maps([map], points=points, bounds=bounds)
     how = attack if isinstance(attack, Challenge) else Challenge() if attack else None
     with join(device) as world:

@@ -78,6 +78,10 @@ def _check_measured(runs: tuple[Path, Path], protocol: str, map_name: str) -> No
     if known not in PROTOCOLS and not any(name.startswith(f"{protocol}-") for name in set.union(*found)):
         raise InvalidInput(f"unknown protocol {protocol!r}: {nearest(known, PROTOCOLS)}")
     for run, names in zip(runs, found, strict=True):
+        if not names and not run.exists():
+            raise InvalidInput(
+                f"expected an evaluated run directory, got {run}, which does not exist: give another one"
+            )
         if not names:
             raise InvalidInput(
                 f"expected an evaluated run directory, got {run} without records: run `robattr evaluate {run}` first"

@@ -116,6 +116,10 @@ def evaluate(
     names = words(maps) or [""]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InvalidInput(f"expected each map once, got {twice!r} more than once in {maps!r}")
+    if captum := next((name for name in names if name.startswith("captum:")), None):
+        raise InvalidInput(
+            f"expected maps of the paper's evaluation, got {captum!r}: `robattr audit` takes Captum's methods"
+        )
     asked = [by_name(name, N=settings.N, bounds=settings.bounds) for name in names]
     folder = out or _records(Path(run))
     x, y, ids = opened.data.examples(split, examples)

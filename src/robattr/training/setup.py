@@ -86,7 +86,7 @@ def load_dataset(run: TrainConfig, data_dir: str | Path | None = None, shape: tu
     """The dataset that `run` names: one of ours, or a folder of images, which get the given shape (C, H, W)."""
     if run.dataset in datasets.names():
         found = datasets.load(run.dataset, data_dir)
-    elif Path(run.dataset).expanduser().is_dir():
+    elif run.dataset and Path(run.dataset).expanduser().is_dir():  # "" would be the current folder
         channels, size, _ = shape or (3, 64, 64)
         found = datasets.from_folder(run.dataset, channels=channels, size=size)
     else:
