@@ -66,7 +66,8 @@ def measure(name: str, device: torch.device, *, protocol: ProtocolName, quick: b
     wrapped, _ = wrap(model, device=device)
     protocol_of_audit = scaled("", pixels=SIZE**2, bounds=(0.0, 1.0))
     some = x[:16].to(device), y[:16].to(device)
-    arithmetic, _ = choose(wrapped, [integrated_gradients()], *some, protocol=protocol_of_audit)
+    arithmetic, said = choose(wrapped, [integrated_gradients()], *some, protocol=protocol_of_audit)
+    print(f"{name}: {said}", file=sys.stderr)
     with precision(arithmetic, device.type):  # as `doctor` does
         paper, both = audit_estimate(wrapped, *some, protocol_of_audit, examples=examples)
     begun, reached = time.perf_counter(), dict[str, float]()

@@ -106,7 +106,10 @@ def test_the_first_precision_that_is_close_enough_is_taken(
         monkeypatch.setattr(arithmetic, "REDUCED", {"cpu": allowed})
         name, told = choose(wide(), MAPS[:1], *images, protocol=PROTOCOL)
         assert (name, looked) == (wanted, order)
-        assert told.startswith(f"products run in {wanted}: in {order[-1]} instead of fp32, on the first 6 examples")
+        assert told.startswith(
+            f"products run in {wanted}: in bf16 instead of fp32, on the first 6 examples, scores under"
+        )
+        assert told.count("; in tf32, scores under") == order.count("tf32")
         looked.clear()
 
 

@@ -131,16 +131,18 @@ def choose_directions(attacks: Sequence[IFIA], x: Tensor, y: Tensor) -> tuple[st
 def choose(
     model: nn.Module, maps: Sequence[AttributionMap], x: Tensor, y: Tensor, *, protocol: Protocol
 ) -> tuple[str, str]:
-    """The precision of an audit on the device of x, and a sentence about it: the first examples decide."""
+    """The precision of an audit on the device of x, and what each that was tried changed: the first examples decide."""
     if not (tried := REDUCED.get(x.device.type)):
         return "fp32", ""
-    x, y, told = x[:EXAMPLES], y[:EXAMPLES], ""
+    x, y, told = x[:EXAMPLES], y[:EXAMPLES], list[str]()
     look = partial(shown, model, x=x, noisy=under_noise(x, eps=protocol.eps, bounds=protocol.bounds), y=y)
     exact = [look(map, name="fp32") for map in maps]
     for name, most in tried.items():
         found = [agreement(e, look(map, name=name)) for e, map in zip(exact, maps, strict=True)]
         worst = max(found, key=lambda each: (not each.predictions, each.apart))
-        told = f"in {name} instead of fp32, on the first {len(x)} examples, {worst}"
+        told.append(f"in {name}{'' if told else f' instead of fp32, on the first {len(x)} examples'}, {worst}")
         if all(each.within(most) for each in found):
-            return name, f"products run in {name}: {told}"
-    return "fp32", f"products run in fp32: {told}"
+            break
+    else:
+        name = "fp32"
+    return name, f"products run in {name}: {'; '.join(told)}"
