@@ -65,7 +65,7 @@ def measure(name: str, device: torch.device, *, protocol: ProtocolName, quick: b
     x, y = x[first].cpu(), answers[first].cpu()
     wrapped, _ = wrap(model, device=device)
     protocol_of_audit = scaled("", pixels=SIZE**2, bounds=(0.0, 1.0))
-    some = x[:16].to(device), y[:16].to(device)
+    some = x[:32].to(device), y[:32].to(device)
     arithmetic, said = choose(wrapped, [integrated_gradients()], *some, protocol=protocol_of_audit)
     print(f"{name}: {said}", file=sys.stderr)
     with precision(arithmetic, device.type):  # as `doctor` does

@@ -48,7 +48,7 @@ def test_agreement_is_that_of_the_scores_under_noise(images: tuple[Tensor, Tenso
         return agreement(*(shown(net, map, x, noisy_x, y, each) for each in ("fp32", name)))
 
     same = between(MAPS[0], "fp32")
-    assert (same.kept, same.topk, same.correlation, same.predictions) == (1.0, 0.0, 0.0, True)
+    assert (same.kept, same.topk, same.correlation) == (1.0, 0.0, 0.0)
     seen: list[Tensor] = []
 
     def turned(model: object, z: Tensor, y: Tensor) -> Tensor:
@@ -63,9 +63,8 @@ def test_agreement_is_that_of_the_scores_under_noise(images: tuple[Tensor, Tenso
     assert low.correlation == pytest.approx(-4 * 63 / (64 * 63))  # the 63 pairs with the largest are turned round
     assert low.within(0.17)
     assert not low.within(0.16)
-    assert not Agreement(1.0, 0.0, float("nan"), True).within(1.0)
-    assert not Agreement(1.0, float("nan"), 0.0, True).within(1.0)
-    assert not Agreement(1.0, 0.0, 0.0, predictions=False).within(1.0)
+    assert not Agreement(1.0, 0.0, float("nan")).within(1.0)
+    assert not Agreement(1.0, float("nan"), 0.0).within(1.0)
     (noisy,) = {tuple(z.flatten().tolist()) for z in seen if not torch.equal(z, x)}  # the same in both precisions
     far = (torch.tensor(noisy).view_as(x) - x).abs()
     inside = (x > 0.1) & (x < 0.9)
@@ -95,7 +94,7 @@ def test_the_first_precision_that_is_close_enough_is_taken(
     def fake(model: nn.Module, map: object, *, x: Tensor, noisy: Tensor, y: Tensor, name: str) -> Shown:
         looked.append(name)
         clean = torch.arange(100.0).expand(len(x), -1)
-        return Shown(clean, clean.roll(moved[name], 1), y.repeat(2))
+        return Shown(clean, clean.roll(moved[name], 1))
 
     monkeypatch.setattr(arithmetic, "shown", fake)
     for allowed, wanted, order in (
@@ -109,18 +108,41 @@ def test_the_first_precision_that_is_close_enough_is_taken(
         assert told.startswith(
             f"products run in {wanted}: in bf16 instead of fp32, on the first 6 examples, scores under"
         )
-        assert told.count("; in tf32, scores under") == order.count("tf32")
+        assert told.count("; in tf32, on the first 6 examples, scores under") == order.count("tf32")
         looked.clear()
 
 
-def test_predictions_under_noise_count(images: tuple[Tensor, Tensor]) -> None:
-    x, y = images
-    noisy = under_noise(x, eps=0.1, bounds=(0.0, 1.0))
-    exact = shown(wide(), MAPS[1], x, noisy, y, "fp32")
-    assert torch.equal(exact.labels, wide()(torch.cat([x, noisy])).argmax(1))
-    other = exact.labels.clone()
-    other[-1] += 1
-    assert not agreement(exact, exact._replace(labels=other)).predictions
+@pytest.mark.parametrize(
+    ("moved", "allowed", "wanted", "seen"),
+    [
+        ([0] * 40, 0.12, "bf16", 8),
+        ([2] * 40, 0.12, "fp32", 8),
+        ([0, 2] * 4 + [0] * 32, 0.12, "bf16", 16),  # -0.1 ± 0.035, then -0.05 ± 0.025
+        ([0, 2] * 20, 0.11, "bf16", 32),  # -0.1 ± 0.018 after 32: the mean decides
+        ([0, 2] * 20, 0.09, "fp32", 32),
+        ([0, 2] * 2, 0.12, "bf16", 4),  # there are no more
+    ],
+)
+def test_as_many_examples_decide_as_it_takes(
+    moved: list[int], allowed: float, wanted: str, seen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ten pixels at the top, bf16 moves so many of each example; x tells which example it is."""
+
+    def fake(model: nn.Module, map: object, *, x: Tensor, noisy: Tensor, y: Tensor, name: str) -> Shown:
+        assert len(x) == len(noisy) == len(y) <= 8
+        looked.append((name, int(x[0, 0, 0, 0])))
+        clean = torch.arange(100.0)
+        rows = [clean.roll(moved[int(i)] if name == "bf16" else 0) for i in x[:, 0, 0, 0]]
+        return Shown(clean.expand(len(x), -1), torch.stack(rows))
+
+    looked: list[tuple[str, int]] = []
+    x = torch.arange(len(moved)).view(-1, 1, 1, 1).expand(-1, 1, 8, 8).double()
+    monkeypatch.setattr(arithmetic, "shown", fake)
+    monkeypatch.setattr(arithmetic, "REDUCED", {"cpu": {"bf16": allowed}})
+    name, told = choose(wide(), MAPS[:1], x, torch.zeros(len(x)).long(), protocol=PROTOCOL)
+    assert name == wanted
+    assert f"in bf16 instead of fp32, on the first {seen} examples" in told
+    assert sorted(looked) == sorted((name, at) for name in ("bf16", "fp32") for at in range(0, seen, 8)), "each once"
 
 
 def test_the_gain_of_a_direction(images: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ Here are the settings of an attack, and its cost; `walk` has the ascent, `result
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from robattr.attacks.maps import AttributionMap, constant_along_ray, integrated_
 from robattr.attacks.pgd import check_attack
 from robattr.attacks.result import AttackResult, Iterate, Measure, Rows, collect, joined, padded, repeated, where
 from robattr.attacks.walk import Walk
+from robattr.engine import exactly
 from robattr.engine.batch_size import rows_that_fit
 from robattr.errors import InvalidInput, brief
 from robattr.formula.ascent import APGD, PGD, Annealed, Ascent, RandomSearch, RandomSigns, geometric
@@ -160,12 +161,21 @@ class IFIA:
     @torch.no_grad()
     def map_and_label(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The true net's maps and predicted classes at x."""
-        clean, logits = self.map_pass(self.map)(x, y)
-        return clean, logits.argmax(dim=1)
+        return self.map_pass()(x, y), self.label_pass()(x)
 
-    def map_pass(self, map: AttributionMap) -> passes.MapAndLogits:
-        """A map of the true net with the logits."""
-        return (passes.map_and_logits if self.batch is None else passes.compiled_map)(self.model, map)
+    def label_pass(self) -> Callable[[Tensor], Tensor]:
+        """x ↦ the classes that the true net predicts, in fp32."""
+        logits = exactly(bind(self.model).detach())
+        return lambda x: logits(x).argmax(dim=1)
+
+    def map_pass(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """(x, y) ↦ the true net's maps."""
+        return (passes.true_map if self.batch is None else passes.compiled_true_map)(self.model, self.map)
+
+    def screen_pass(self) -> passes.MapAndLogits:
+        """(x, y) ↦ the true net's maps that screen, and its logits."""
+        assert self.screen is not None
+        return (passes.map_and_logits if self.batch is None else passes.compiled_map)(self.model, self.screen)
 
     def ascent(self) -> Ascent:
         if self.kind == "random":
@@ -256,5 +266,5 @@ class IFIA:
         if clean is None:
             return Rows(xs, ys, *self.map_and_label(xs, ys), names=names)
         with torch.no_grad():
-            label = bind(self.model).detach()(x).argmax(dim=1)
+            label = self.label_pass()(x)
         return Rows(xs, ys, repeated(clean, R), label.repeat(R), names)

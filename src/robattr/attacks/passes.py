@@ -1,7 +1,8 @@
 """The passes of an attribution attack at each iterate, as pure functions of tensors that the engine compiles.
 
 attack_gradient(z, y, r, label, β) -> (∇J (like z), J (rows,))   from the softplus twin: a gradient of gradients
-map_and_logits(z, y) -> (map, logits)                            from the true net: the scored map, the prediction
+map_and_logits(z, y) -> (map, logits)                            from the true net: the map that screens, the prediction
+true_map(z, y) -> map                                            from the true net: the scored map
 
 J is a loss of `losses`, or a change d(x, z) of the formula; then r is the clean input x. A gradient that `shows`
 returns S̃(z) and the logits, too: the net's own map, where it is its own twin.
@@ -150,6 +151,24 @@ def compiled_map(model: nn.Module, map: AttributionMap) -> MapAndLogits:
         return magnitude(torch.stack([ig for ig, _ in found]).sum(dim=0)), found[0][1]
 
     return summed
+
+
+def true_map(model: nn.Module, map: AttributionMap) -> Callable[[Tensor, Tensor], Tensor]:
+    """(z, y) ↦ the true net's map at z."""
+    return partial(_alone(map), _constant(model))
+
+
+def compiled_true_map(model: nn.Module, map: AttributionMap) -> Callable[[Tensor, Tensor], Tensor]:
+    """`true_map`, where the map has segments by the function that they share."""
+    if not map.segments:
+        whole: Callable[[Tensor, Tensor], Tensor] = compiled(model, ("alone", map), _alone(map))
+        return whole
+    summed = compiled_map(model, map)
+    return lambda z, y: summed(z, y)[0]
+
+
+def _alone(map: AttributionMap) -> Callable[..., Tensor]:
+    return lambda net, z, y: map(net, z, y).detach()
 
 
 def _pull(model: nn.Module, guide: AttributionMap, twin: Twin, shows: bool) -> Callable[..., tuple[Tensor, ...]]:

@@ -31,7 +31,7 @@ class Walk:
 
     def __init__(self, attack: IFIA, rows: Rows) -> None:
         self.attack, self.rows = attack, rows
-        self._map = attack.map_pass(attack.map)
+        self._map, self._label = attack.map_pass(), attack.label_pass()
         self._screen = None if attack.screen is None else _Screen(attack, rows)
         self._last: Iterate | None = None
 
@@ -76,8 +76,7 @@ class Walk:
     def score(self, z: Tensor) -> Iterate:
         """The maps and scores at z. The last are remembered: a search scores its trial before the walk does."""
         if self._last is None or self._last.x is not z:
-            map, logits = self._map(z, self.rows.y)
-            kept = logits.argmax(dim=1) == self.rows.label
+            map, kept = self._map(z, self.rows.y), self._label(z) == self.rows.label
             scores = {name: measure(self.rows.clean, map) for name, measure in self.attack.measures.items()}
             t, still = torch.zeros_like(self.rows.y), torch.zeros_like(kept)
             self._last = Iterate(t, z, map, kept, scores, flips=(~kept).double(), still=still)
@@ -136,10 +135,9 @@ class _Screen:
     """
 
     def __init__(self, attack: IFIA, rows: Rows) -> None:
-        assert attack.screen is not None
         names = list(attack.measures)[:2] if attack.kind == "score" else [attack.aim or attack.first]
         self._measures = {name: attack.measures[name] for name in names}
-        self._attack, self._rows, self._pass = attack, rows, attack.map_pass(attack.screen)
+        self._attack, self._rows, self._pass = attack, rows, attack.screen_pass()
         self._look: Callable[[Tensor], tuple[Tensor, ...]] = self._map_and_logits
         self._known: dict[int, _Screened] = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -31,7 +31,8 @@ times as coarsely: it has to show that this network does not mind.
 """
 DIRECTIONS = {"cuda": ("bf16", "tf32")}
 """The same for the directions of the attack, the first that is enough."""
-EXAMPLES = 8
+EXAMPLES = (8, 32)
+"""How many decide, in groups of the first number, at most the second; directions are judged by one group."""
 GAINED = 0.9
 """Least share of Σ|∇J|, the gain of a step along sign ∇J, that a step along a direction in reduced precision gains.
 
@@ -39,52 +40,54 @@ Scores do not depend on the precision of directions; an attack along wrong ones 
 
 
 class Shown(NamedTuple):
-    """What a network shows at x and under noise: maps (B, pixels), and the predictions (2B,)."""
+    """The maps (B, pixels) at x and under noise."""
 
     clean: Tensor
     noisy: Tensor
-    labels: Tensor
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How close maps, their scores under noise and predictions in a precision are to those in fp32.
+    """How close maps and their scores under noise in a precision are to those in fp32, in which predictions always are.
 
     kept                top-k intersection of the maps with those in fp32
-    topk, correlation   differences of the scores of maps under noise, in this precision and in fp32
+    topk, correlation   scores of maps under noise in this precision minus those in fp32, means over the examples
+    errors              the standard errors of these two
     """
 
     kept: float
     topk: float
     correlation: float
-    predictions: bool
+    errors: tuple[float, float] = (0.0, 0.0)
 
     @property
     def apart(self) -> float:
         return max(abs(self.topk), abs(self.correlation))
 
     def within(self, most: float) -> bool:
-        return self.predictions and all(abs(d) <= most for d in (self.topk, self.correlation))  # false for NaN
+        return all(abs(d) <= most for d in (self.topk, self.correlation))  # false for NaN
+
+    def settled(self, most: float) -> bool:
+        """Whether more examples would hardly change the decision: a standard error more or less does not."""
+        ends = [(abs(d) - e, abs(d) + e) for d, e in zip((self.topk, self.correlation), self.errors, strict=True)]
+        return any(low > most for low, _ in ends) or all(high <= most for _, high in ends)
 
     def __str__(self) -> str:
-        moved = (
+        return (
             f"scores under random noise differ by {100 * self.topk:+.2f} points and {self.correlation:+.4f}, and maps "
             f"keep {self.kept:.1%} of their top pixels"
         )
-        return moved if self.predictions else f"{moved}, and predictions change"
 
 
 def shown(model: nn.Module, map: AttributionMap, x: Tensor, noisy: Tensor, y: Tensor, name: str) -> Shown:
-    """Maps and predictions of `model` at x and at the noisy images, in the precision `name`."""
+    """Maps of `model` at x and at the noisy images, in the precision `name`."""
     together = rows_that_fit(model, x, passes=map.together)
     with second_order(model), precision(name, x.device.type), torch.no_grad():
         maps = [
             torch.cat([saliency(map, model, *part) for part in zip(z.split(together), y.split(together), strict=True)])
             for z in (x, noisy)
         ]
-        labels = torch.cat([model(z).argmax(1) for z in (x, noisy)])
-    clean, moved = (m.flatten(1).double() for m in maps)
-    return Shown(clean, moved, labels)
+    return Shown(*(m.flatten(1).double() for m in maps))
 
 
 def under_noise(x: Tensor, *, eps: float, bounds: tuple[float, float]) -> Tensor:
@@ -97,15 +100,14 @@ def agreement(exact: Shown, low: Shown) -> Agreement:
     """What a precision shows, beside fp32."""
     k = max(1, exact.clean.shape[1] // 10)
 
-    def difference(measure: Measure) -> float:
-        return float((measure(low.clean, low.noisy) - measure(exact.clean, exact.noisy)).nanmean())
+    def difference(measure: Measure) -> tuple[float, float]:
+        found = measure(low.clean, low.noisy) - measure(exact.clean, exact.noisy)
+        found = found[~found.isnan()]
+        return float(found.mean()), float(found.std(correction=0)) / max(1, len(found)) ** 0.5
 
-    return Agreement(
-        float(topk_intersection(exact.clean, low.clean, k).nanmean()),
-        difference(partial(topk_intersection, k=k)),
-        difference(kendall),
-        bool((exact.labels == low.labels).all()),
-    )
+    (topk, of_topk), (correlation, of_correlation) = difference(partial(topk_intersection, k=k)), difference(kendall)
+    kept = float(topk_intersection(exact.clean, low.clean, k).nanmean())
+    return Agreement(kept, topk, correlation, (of_topk, of_correlation))
 
 
 def gained(attack: IFIA, x: Tensor, y: Tensor, name: str) -> float:
@@ -120,7 +122,7 @@ def gained(attack: IFIA, x: Tensor, y: Tensor, name: str) -> float:
 
 def choose_directions(attacks: Sequence[IFIA], x: Tensor, y: Tensor) -> tuple[str | None, str]:
     """The precision of the directions of an audit on the device of x, and a sentence; None: that of the scores."""
-    x, y, tried = x[:EXAMPLES], y[:EXAMPLES], DIRECTIONS.get(x.device.type, ())
+    x, y, tried = x[: EXAMPLES[0]], y[: EXAMPLES[0]], DIRECTIONS.get(x.device.type, ())
     for name in tried:
         least = min(gained(attack, x, y, name) for attack in attacks)
         if least >= GAINED:
@@ -131,16 +133,32 @@ def choose_directions(attacks: Sequence[IFIA], x: Tensor, y: Tensor) -> tuple[st
 def choose(
     model: nn.Module, maps: Sequence[AttributionMap], x: Tensor, y: Tensor, *, protocol: Protocol
 ) -> tuple[str, str]:
-    """The precision of an audit on the device of x, and what each that was tried changed: the first examples decide."""
+    """The precision of an audit on the device of x, and what each that was tried changed: the first examples decide.
+
+    As many groups of them as it takes until the differences are a standard error away from what is allowed.
+    """
     if not (tried := REDUCED.get(x.device.type)):
         return "fp32", ""
-    x, y, told = x[:EXAMPLES], y[:EXAMPLES], list[str]()
-    look = partial(shown, model, x=x, noisy=under_noise(x, eps=protocol.eps, bounds=protocol.bounds), y=y)
-    exact = [look(map, name="fp32") for map in maps]
+    group, most_examples = EXAMPLES
+    x, y, told = x[:most_examples], y[:most_examples], list[str]()
+    noisy = under_noise(x, eps=protocol.eps, bounds=protocol.bounds)
+    groups = list(zip(x.split(group), noisy.split(group), y.split(group), strict=True))
+
+    @cache
+    def look(name: str, at: int, number: int) -> Shown:
+        x, noisy, y = groups[at]
+        return shown(model, maps[number], x=x, noisy=noisy, y=y, name=name)
+
+    def so_far(name: str, groups: int, number: int) -> Shown:
+        return Shown(*map(torch.cat, zip(*(look(name, at, number) for at in range(groups)), strict=True)))
+
     for name, most in tried.items():
-        found = [agreement(e, look(map, name=name)) for e, map in zip(exact, maps, strict=True)]
-        worst = max(found, key=lambda each: (not each.predictions, each.apart))
-        told.append(f"in {name}{'' if told else f' instead of fp32, on the first {len(x)} examples'}, {worst}")
+        for count in range(1, len(groups) + 1):
+            found = [agreement(so_far("fp32", count, i), so_far(name, count, i)) for i in range(len(maps))]
+            if all(each.settled(most) for each in found):
+                break
+        seen, worst = min(count * group, len(x)), max(found, key=lambda each: each.apart)
+        told.append(f"in {name}{'' if told else ' instead of fp32'}, on the first {seen} examples, {worst}")
         if all(each.within(most) for each in found):
             break
     else:

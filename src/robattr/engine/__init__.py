@@ -7,6 +7,7 @@ from robattr._lazy import lazy
 if TYPE_CHECKING:
     from robattr.engine.compiled import Compiled as Compiled
     from robattr.engine.precision import deterministic as deterministic
+    from robattr.engine.precision import exactly as exactly
     from robattr.engine.precision import in_use as in_use
     from robattr.engine.precision import layout as layout
     from robattr.engine.precision import precision as precision
@@ -16,6 +17,6 @@ if TYPE_CHECKING:
 lazy(
     __name__,
     compiled="Compiled",
-    precision="deterministic in_use layout precision tuned",
+    precision="deterministic exactly in_use layout precision tuned",
     step="Step",
 )

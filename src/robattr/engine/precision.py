@@ -15,6 +15,7 @@ from torch import Tensor
 
 from robattr.errors import InvalidInput, nearest
 from robattr.formula.answers import in_use as in_use
+from robattr.formula.network import Model
 
 Precision = Literal["fp32", "tf32", "bf16"]
 _backends: Any = torch.backends  # whose stubs lack some of these
@@ -59,6 +60,16 @@ def precision(name: str, device: str = "cuda") -> Iterator[None]:
         for switch, value in zip(SWITCHES, before, strict=True):
             switch.fp32_precision = value
         torch.backends.mkldnn.enabled = onednn
+
+
+def exactly(model: Model) -> Model:
+    """x ↦ model(x) with products in fp32, whatever precision is in use: predictions do not depend on it."""
+
+    def logits(x: Tensor) -> Tensor:
+        with precision("fp32", x.device.type):
+            return model(x)
+
+    return logits
 
 
 @contextmanager

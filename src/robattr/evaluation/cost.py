@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from robattr.attacks.ifia import IFIA
 from robattr.attacks.maps import COARSE
+from robattr.attacks.passes import map_and_logits
 from robattr.engine.batch_size import rows_that_fit
 from robattr.engine.parts import Parts
 from robattr.engine.precision import precision
@@ -72,7 +73,8 @@ def attack_pace(attack: IFIA, x: Tensor, y: Tensor) -> float:
         score = _fastest(lambda: few.map_and_label(x, y), kind)
         climb = _fastest(lambda: walk.gradient()(start), kind)
         with precision(attack.directions, kind) if attack.directions else nullcontext():
-            screen = 0.0 if attack.shows_coarse(x) else _fastest(lambda: few.map_and_label(x, y), kind)
+            look = partial(map_and_logits(few.model, few.map), x, y)
+            screen = 0.0 if attack.shows_coarse(x) else _fastest(look, kind)
     nodes, costs = few.map.nodes, attack.costs
     gradients, maps = costs.gradients / (4 * nodes), (costs.screens * screen + costs.scores * score) / (2 * nodes + 1)
     return SECOND_ORDER * (gradients * climb + maps) / rows / attack.cost

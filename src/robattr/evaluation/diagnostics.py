@@ -18,6 +18,7 @@ from robattr.attacks import per_example_rng
 from robattr.attacks.ifia import IFIA
 from robattr.attacks.maps import AttributionMap, in_parts, saliency
 from robattr.attacks.pgd import PGDAttack
+from robattr.engine import exactly
 from robattr.evaluation.scores import COMPARED, SATURATED
 from robattr.formula.ascent import Best, RandomSearch
 from robattr.formula.neighbourhoods import LinfBall
@@ -159,7 +160,8 @@ def accuracies(attack: PGDAttack, x: Tensor, y: Tensor, *, ids: Sequence[int]) -
     points = {name: each(x, y, ids=ids) for name, each in other_attacks(attack).items()}
     points["search"] = random_search(attack.model, x, y, eps=attack.eps, bounds=attack.bounds, ids=ids, queries=QUERIES)
     with second_order(attack.model), torch.no_grad():
-        return {name: float((attack.model(z).argmax(dim=1) == y).double().mean()) for name, z in points.items()}
+        logits = exactly(attack.model)
+        return {name: float((logits(z).argmax(dim=1) == y).double().mean()) for name, z in points.items()}
 
 
 def twin_cosine(map: AttributionMap, model: nn.Module, x: Tensor, y: Tensor, *, beta: float) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robattr.attacks.maps import AttributionMap, orderable, saliency
+from robattr.engine import exactly
 from robattr.evaluation.diagnostics import completeness_gap, vanishing
 from robattr.evaluation.faithfulness import faithfulness
 from robattr.evaluation.gallery import Gallery, choose
@@ -58,7 +59,7 @@ def evaluate_batch(
         probability, predicted = label_probability(model, x, y)
         withstood = torch.ones_like(predicted, dtype=torch.bool)
         for attack in prediction_attacks(protocol, source or model):
-            withstood &= model(attack(x, y, ids=ids)).argmax(dim=1) == y
+            withstood &= exactly(model)(attack(x, y, ids=ids)).argmax(dim=1) == y
     records: list[Record] = [
         {
             "id": int(ids[b]),

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from robattr.attacks.maps import AttributionMap, saliency
+from robattr.engine import exactly
 from robattr.errors import CheckpointError
 from robattr.evaluation.example_set import ExampleSet
 from robattr.evaluation.records import Rows, read
@@ -27,8 +28,8 @@ BATCH = 256
 
 
 def label_probability(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """(B,) the probability of the label, and the predicted class."""
-    logits = model(x)
+    """(B,) the probability of the label, and the predicted class, in fp32."""
+    logits = exactly(model)(x)
     return logits.softmax(dim=1).gather(1, y[:, None])[:, 0], logits.argmax(dim=1)
 
 
