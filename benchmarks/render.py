@@ -24,7 +24,7 @@ FILES = (
       for of in ("mnist", "fashion-ig", "fashion-sg")),
     *(ROOT / "results" / "bench" / f"h200-{case}.json"
       for case in ("mnist", "fashion", "gtsrb", "flower", "resnet50",
-                   "resnet50-both", "ifia", "ifia-flower", "kendall", "scaling")),
+                   "resnet50-both", "vit_b_16", "ifia", "ifia-flower", "kendall", "scaling")),
     *(ROOT / "results" / "bench" / f"{name}.json" for name in ("cpu-2-cores", "agreement")),
 )  # fmt: skip
 
