@@ -9,7 +9,7 @@
     early       what training does, and a generated kernel starts while the one before it ends (Hopper and later)
     halves      what training does, and two halves of the batch are attacked side by side, each on its own stream
 
-The first four differ in bf16 on a GPU alone. The last column is ‖g − g₀‖₂ / ‖g₀‖₂ for the parameter gradients of a row
+The first three differ in bf16 on a GPU alone. The last column is ‖g − g₀‖₂ / ‖g₀‖₂ for the parameter gradients of a row
 and of the engine, both in the precision of the run: signs in the attack flip where a row rounds in another way.
 """
 

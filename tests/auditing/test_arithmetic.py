@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import inf
 
 import pytest
 import torch
@@ -143,6 +144,18 @@ def test_as_many_examples_decide_as_it_takes(
     assert name == wanted
     assert f"in bf16 instead of fp32, on the first {seen} examples" in told
     assert sorted(looked) == sorted((name, at) for name in ("bf16", "fp32") for at in range(0, seen, 8)), "each once"
+
+
+def test_one_map_with_scores_does_not_decide() -> None:
+    """Of eight maps seven have no order: the next eight are asked, too."""
+    clean = torch.arange(100.0, dtype=torch.float64).repeat(8, 1)
+    clean[1:] = torch.nan
+    same = Shown(clean, clean.roll(1, 1))
+    alone = agreement(same, same)
+    assert (alone.topk, alone.correlation, alone.errors) == (0.0, 0.0, (inf, inf))
+    assert alone.within(0.1)
+    assert not alone.settled(0.1)
+    assert not agreement(*[Shown(clean * torch.nan, clean)] * 2).within(1.0)
 
 
 def test_the_gain_of_a_direction(images: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:

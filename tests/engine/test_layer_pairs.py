@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from robattr.engine import forms
+from robattr.engine import forms, layer_pairs
 from robattr.engine.layer_pairs import LayerPairs
 from robattr.formula.convolution import custom_derivatives
 
@@ -81,6 +81,33 @@ def test_a_linear_layer_behind_a_flattened_image_has_torchs_derivatives(bias: bo
     torch.testing.assert_close(*weights)
 
 
+@pytest.mark.parametrize(
+    ("layers", "wanted"),
+    [
+        (lambda x: F.max_pool2d(F.relu(x), 2), 1),
+        (lambda x: F.linear(x.flatten(1), torch.linspace(-1, 1, 2 * 144, dtype=x.dtype).view(2, 144)), 1),
+        (nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 5)).double(), 2),
+        (lambda x: F.max_pool2d(torch.tanh(x), 2), 0),
+        (lambda x: F.linear(x.contiguous().flatten(1), torch.ones(2, 144, dtype=x.dtype)), 0),
+    ],
+)
+def test_pairs_are_found(layers: Callable[[Tensor], Tensor], wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[bool] = []
+    given_for = layer_pairs._given_for
+
+    def watched(*args: Any) -> Tensor | None:
+        given = given_for(*args)
+        found.append(given is not None)
+        return given
+
+    monkeypatch.setattr(layer_pairs, "_given_for", watched)
+    paired(layers, image(3, 4, 6, 6))
+    assert sum(found) == wanted
+    monkeypatch.setattr(forms, "applies", lambda x: False)
+    paired(layers, image(3, 4, 6, 6))
+    assert sum(found) == wanted, "elsewhere none"
+
+
 def pool_of_something_else(x: Tensor) -> Tensor:
     rectified = F.relu(x)
     return F.max_pool2d(rectified + 1, 2) + rectified[:, :, ::2, ::2]
@@ -94,7 +121,27 @@ def given_changed_in_place(x: Tensor) -> Tensor:
 
 
 def in_place_activation(x: Tensor) -> Tensor:
-    return F.max_pool2d(F.relu(x * 1, inplace=True), 2)
+    given = x * 1
+    F.relu(given, inplace=True)
+    return F.max_pool2d(given, 2)
+
+
+def detached(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        rectified = F.relu(x)
+    return F.max_pool2d(rectified, 2) * x.mean()
+
+
+def hooked(x: Tensor) -> Tensor:
+    rectified = F.relu(x)
+    rectified.register_hook(lambda g: 3 * g)
+    return F.max_pool2d(rectified, 2)
+
+
+def hooked_and_flattened(x: Tensor) -> Tensor:
+    flat = x.flatten(1)
+    flat.register_hook(lambda g: 3 * g)
+    return F.linear(flat, torch.linspace(-1, 1, 2 * 144, dtype=x.dtype).view(2, 144))
 
 
 def flattened_and_changed(x: Tensor) -> Tensor:
@@ -109,7 +156,9 @@ def partly_flattened(x: Tensor) -> Tensor:
     "layers",
     [
         pool_of_something_else, given_changed_in_place, in_place_activation, flattened_and_changed, partly_flattened,
+        detached, hooked, hooked_and_flattened,
         lambda x: F.linear(x.flatten(), x.new_ones(2, 3 * 144))[None],
+        lambda x: F.linear(x.flatten(1), torch.linspace(-1, 1, 144, dtype=x.dtype)),
     ],
 )  # fmt: skip
 def test_what_looks_like_a_pair_keeps_its_values(layers: Callable[[Tensor], Tensor]) -> None:

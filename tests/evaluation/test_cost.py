@@ -111,18 +111,23 @@ class Images:
     def to(self, device: torch.device) -> Images:
         return self
 
+    def __len__(self) -> int:
+        return 2000
+
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
-@pytest.mark.parametrize(("fits", "papers", "stricts"), [(15, 15, 45), (3, 9, 9), (1, 8, 8), (200, 200, 512)])
+@pytest.mark.parametrize(
+    ("fits", "papers", "stricts"), [(15, 15, 45), (3, 9, 9), (1, 8, 8), (200, 200, 400), (600, 512, 512)]
+)
 def test_batches_of_strict_on_a_gpu_have_several_groups(monkeypatch, kind, fits, papers, stricts) -> None:
     """What compiled attacks pad is then the last group of a round alone."""
     monkeypatch.setattr("robattr.evaluation.job.rows_that_fit", lambda *_, **__: fits)
     monkeypatch.setattr(Job, "device", torch.device(kind))
     monkeypatch.setattr(Job, "short", False)
-    sizes = [
-        Job(Counted(), integrated_gradients(3), Images(), None, [], protocol).size for protocol in (TINY, strict(TINY))
-    ]
-    assert sizes == [papers, stricts if kind == "cuda" else papers]
+    for protocol, size in ((TINY, papers), (strict(TINY), stricts if kind == "cuda" else papers)):
+        job = Job(Counted(), integrated_gradients(3), Images(), None, [], protocol)
+        assert job.size == papers, "of several processes"
+        assert {len(batch) for batch in job.batches[:-1]} == {size}
 
 
 def test_an_attack_is_compiled_on_a_gpu_where_that_pays(monkeypatch) -> None:

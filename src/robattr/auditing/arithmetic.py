@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from math import inf
 from typing import NamedTuple
 
 import torch
@@ -31,8 +32,8 @@ times as coarsely: it has to show that this network does not mind.
 """
 DIRECTIONS = {"cuda": ("bf16", "tf32")}
 """The same for the directions of the attack, the first that is enough."""
-EXAMPLES = (8, 32)
-"""How many decide, in groups of the first number, at most the second; directions are judged by one group."""
+FEW_AND_MOST = (8, 32)
+"""How many examples decide, in groups of the first number, at most the second; directions are judged by one group."""
 GAINED = 0.9
 """Least share of Σ|∇J|, the gain of a step along sign ∇J, that a step along a direction in reduced precision gains.
 
@@ -103,7 +104,8 @@ def agreement(exact: Shown, low: Shown) -> Agreement:
     def difference(measure: Measure) -> tuple[float, float]:
         found = measure(low.clean, low.noisy) - measure(exact.clean, exact.noisy)
         found = found[~found.isnan()]
-        return float(found.mean()), float(found.std(correction=0)) / max(1, len(found)) ** 0.5
+        error = float(found.std(correction=0)) / len(found) ** 0.5 if len(found) > 1 else inf
+        return float(found.mean()), error
 
     (topk, of_topk), (correlation, of_correlation) = difference(partial(topk_intersection, k=k)), difference(kendall)
     kept = float(topk_intersection(exact.clean, low.clean, k).nanmean())
@@ -122,7 +124,7 @@ def gained(attack: IFIA, x: Tensor, y: Tensor, name: str) -> float:
 
 def choose_directions(attacks: Sequence[IFIA], x: Tensor, y: Tensor) -> tuple[str | None, str]:
     """The precision of the directions of an audit on the device of x, and a sentence; None: that of the scores."""
-    x, y, tried = x[: EXAMPLES[0]], y[: EXAMPLES[0]], DIRECTIONS.get(x.device.type, ())
+    x, y, tried = x[: FEW_AND_MOST[0]], y[: FEW_AND_MOST[0]], DIRECTIONS.get(x.device.type, ())
     for name in tried:
         least = min(gained(attack, x, y, name) for attack in attacks)
         if least >= GAINED:
@@ -139,7 +141,7 @@ def choose(
     """
     if not (tried := REDUCED.get(x.device.type)):
         return "fp32", ""
-    group, most_examples = EXAMPLES
+    group, most_examples = FEW_AND_MOST
     x, y, told = x[:most_examples], y[:most_examples], list[str]()
     noisy = under_noise(x, eps=protocol.eps, bounds=protocol.bounds)
     groups = list(zip(x.split(group), noisy.split(group), y.split(group), strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from robattr._text import duration
 from robattr.attacks.maps import integrated_gradients
-from robattr.auditing.arithmetic import choose
+from robattr.auditing.arithmetic import FEW_AND_MOST, choose
 from robattr.auditing.as_dataset import Bounds, Data, as_dataset, check_names, draw, input_channels
 from robattr.auditing.audit import MAX_READ
 from robattr.auditing.cost import SHARE, Plan, audit_estimate, chunk_that_fits, memory, peak_bytes
@@ -32,7 +32,7 @@ from robattr.formula.network import bind, gradient, second_order
 from robattr.formula.scalars import logit
 from robattr.models.smooth import TWINS, smooth
 
-EXAMPLES = 16  # examples of the data that are checked
+EXAMPLES = 16  # examples of the data that are checked; as many as in an audit decide about the precision
 SIDES = (28, 32, 64, 224)  # image sizes to try where the model does not say which it takes
 AUDITED = 100  # examples of the audit whose time is estimated
 LONG = 3600.0  # seconds above which a smaller audit is recommended
@@ -83,14 +83,15 @@ def doctor(
         x, y, protocol = _examples(wrapped, data, bounds, shape, size=size, channels=channels, classes=classes)
     except RobattrError as cause:
         return Diagnosis((Check("input", "fail", str(cause), "give data, or a shape, that the model takes"),))
-    probe = ModelProbe(wrapped, x.to(place), None if y is None else y.to(place), protocol.bounds)
+    judged = ModelProbe(wrapped, x.to(place), None if y is None else y.to(place), protocol.bounds)
+    probe = replace(judged, x=judged.x[:EXAMPLES], y=None if judged.y is None else judged.y[:EXAMPLES])
     found = [*_form(notes), _modes(model)]
     with precision("fp32", place.type):
         found += examine(probe)
         if found[-1].name == "derivatives":  # the last of the list: the basic checks passed
             found += [*_units(model, probe), *_operations(model, probe)]
     if all(check.level != "fail" for check in found):
-        name, told = choose(wrapped, [integrated_gradients()], probe.x, probe.targets, protocol=protocol)
+        name, told = choose(wrapped, [integrated_gradients()], judged.x, judged.targets, protocol=protocol)
         found += [Check("precision", "ok", told)] if told else []
         with precision(name, place.type):  # as in an audit
             found += [_curvature(probe), *_costs(wrapped, probe, plan or Plan(), protocol)]
@@ -116,7 +117,7 @@ def _examples(
             checked=False,
         )  # fmt: skip
         check_names(classes, model, given)
-        x, y, _ = draw(given, EXAMPLES)
+        x, y, _ = draw(given, max(EXAMPLES, FEW_AND_MOST[1]))
         return x, y, Settings().base(given)
     if shape is not None and not (isinstance(shape, Sequence) and all(type(n) is int and n > 0 for n in shape)):
         raise InvalidInput(f"expected a shape of positive whole numbers, such as (3, 224, 224), got {brief(shape)}")

@@ -137,7 +137,7 @@ class LayerPairs(Replaced):
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
         before = _given_for(self._flattened, input)
-        if before is None:
+        if before is None or weight.dim() != 2:
             return None
         permuted = weight.view(-1, *before.shape[1:]).permute(0, 2, 3, 1).flatten(1)
         return F.linear(before.permute(0, 2, 3, 1).flatten(1), permuted, bias)
@@ -150,9 +150,15 @@ def _remembered(seen: WeakTensorKeyDictionary, layer: Callable[[Tensor], Tensor]
 
 
 def _given_for(seen: WeakTensorKeyDictionary, out: Tensor) -> Tensor | None:
-    """What the layer that made `out` was given; None where there is none, or either was changed in place since."""
+    """What the layer that made `out` was given; None where there is none, or where skipping `out` is not the same.
+
+    It is not where either was changed in place since, or `out` is detached or has hooks.
+    """
     found = seen.get(out)
-    return found.given if found is not None and found.versions == (found.given._version, out._version) else None
+    if found is None or found.versions != (found.given._version, out._version):
+        return None
+    passed_on = out.requires_grad == found.given.requires_grad and not out._backward_hooks  # nobody looks in between
+    return found.given if passed_on else None
 
 
 def _elements(t: Tensor, window: list[int]) -> list[Tensor]:

@@ -50,8 +50,8 @@ def evaluate_batch(
 ) -> Batch:
     """One record per example; they depend on the examples of the batch and the protocol alone.
 
-    With a `source` the attacks use that net's gradients (a transfer attack). With `batch`, at least the number of
-    examples, the attribution attack is compiled for that size. `directions`: the precision of its directions. `first`:
+    With a `source` the attacks use that net's gradients (a transfer attack). With `batch` the attribution attack is
+    compiled for that many examples. `directions`: the precision of its directions. `first`:
     how many of the images a gallery shows as the first of the evaluation. `shared`: where `paper` leaves what its
     attack found for `strict`.
     """

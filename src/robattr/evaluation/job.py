@@ -27,7 +27,7 @@ from robattr.evaluation.records import Record
 from robattr.evaluation.suite import attribution_attacks
 
 BATCH = (8, 512)  # fewest and most examples attacked together
-GROUPS = 3  # of a batch under `strict` on a GPU, each as many examples as fit
+GROUPS = 3  # of a batch under `strict` on a GPU, at most; each has as many examples as fit
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,23 @@ class Job(ExampleSet):
 
     @cached_property
     def size(self) -> int:
-        """How many examples make a batch: as many as fit, for any number of processes.
+        """How many examples are attacked together: as many as fit, for any number of processes."""
+        return min(BATCH[1], -(-BATCH[0] // self.fits) * self.fits)
 
-        Several times as many under `strict` on a GPU: its later rounds attack the examples that have not converged, and
-        compiled attacks fill what does not make a whole group.
+    @property
+    def batches(self) -> list[range]:
+        """The positions of each batch of one process: under `strict` on a GPU, of several times as many as fit.
+
+        Later rounds attack the examples that have not converged, and a compiled attack pads what is not a whole group.
         """
+        groups = min(GROUPS, BATCH[1] // self.fits) if self.protocol.strict and self.device.type == "cuda" else 0
+        return self.cut(max(self.size, groups * self.fits))
+
+    @cached_property
+    def fits(self) -> int:
+        """How many examples fit in memory together, each at as many points as an attack needs."""
         passes = 1 if self.short else self.map.together
-        fits = rows_that_fit(self.model, self.x[:1].to(self.device), passes=passes, least=LEAST)
-        groups = GROUPS if self.protocol.strict and self.device.type == "cuda" else 1
-        return min(BATCH[1], max(groups, -(-BATCH[0] // fits)) * fits)
+        return rows_that_fit(self.model, self.x[:1].to(self.device), passes=passes, least=LEAST)
 
     def batch(self, at: Sequence[int], *, walks: bool = False) -> Batch:
         """The records of some examples, with the walks of those that a gallery of all may show.
@@ -136,7 +144,7 @@ class Job(ExampleSet):
         """The records of all examples, in order of id."""
         records: list[Record] = []
         self.begin(0, len(self.x))
-        for positions in self.cut(self.size):
+        for positions in self.batches:
             records += self.batch(positions).records
             self.watch(self.title, len(records), len(self.x))
         return sorted(records, key=lambda r: int(r["id"]))

@@ -129,7 +129,7 @@ def _recorded(job: Job, path: Path, out: OutputDir) -> tuple[list[Record], int]:
     wanted, done = set(job.ids), begin(path, _fingerprint(job))
     check_same(path, done, job)
     out.wait()  # all have counted before one writes
-    mine = job.cut(job.size)[out.rank :: out.world]
+    mine = job.batches if out.world == 1 else job.cut(job.size)[out.rank :: out.world]
     total = sum(map(len, mine))
     finished = sum(job.ids[at] in done for positions in mine for at in positions)
     job.begin(finished, total)
