@@ -152,3 +152,12 @@ def step_of(step: Step, rho: Robust | Joint, x: Tensor, y: Tensor, start: Tensor
     out = step(rho, x, y, start=start)
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in step.model.parameters()]
     return out, gradients
+
+
+def cancelling(pixels: int) -> nn.Module:
+    """x ↦ 1000 (A x − (A − B / 1000) x) = B x, of which bf16 keeps rounding alone."""
+    first, last = nn.Linear(pixels, 2 * pixels, bias=False), nn.Linear(2 * pixels, 3, bias=False)
+    a, b = torch.rand(2, 3, pixels, generator=torch.Generator().manual_seed(2))
+    first.weight.data = 1e3 * torch.eye(pixels).repeat(2, 1)
+    last.weight.data = torch.cat([a, b / 1e3 - a], dim=1)
+    return nn.Sequential(nn.Flatten(), first, last)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from nets import cancelling
 from robattr import audit
 from robattr.attacks import IFIA, AttributionMap, from_callable, integrated_gradients, simple_gradient
 from robattr.auditing import arithmetic
@@ -25,15 +26,6 @@ def wide() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 16, 3), nn.Softplus(), nn.Conv2d(16, 16, 3), nn.Softplus(), nn.Flatten(), nn.Linear(256, 3)
     )
-
-
-def cancelling() -> nn.Module:
-    """x ↦ 1000 (A x − (A − B / 1000) x) = B x, of which bf16 keeps rounding alone."""
-    first, last = nn.Linear(64, 128, bias=False), nn.Linear(128, 3, bias=False)
-    a, b = torch.rand(2, 3, 64, generator=torch.Generator().manual_seed(2))
-    first.weight.data = 1e3 * torch.eye(64).repeat(2, 1)
-    last.weight.data = torch.cat([a, b / 1e3 - a], dim=1)
-    return nn.Sequential(nn.Flatten(), first, last)
 
 
 @pytest.fixture
@@ -78,7 +70,7 @@ def test_a_cpu_runs_in_fp32(images: tuple[Tensor, Tensor]) -> None:
 
 def test_scores_that_change_keep_fp32(images: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arithmetic, "REDUCED", {"cpu": {"bf16": 0.01}})
-    name, told = choose(cancelling(), MAPS, *images, protocol=PROTOCOL)
+    name, told = choose(cancelling(64), MAPS, *images, protocol=PROTOCOL)
     assert name == "fp32"
     assert told.startswith("products run in fp32: in bf16 instead of fp32, on the first 6 examples, scores under ")
     monkeypatch.setattr(arithmetic, "REDUCED", {"cpu": {"bf16": 1.0}})
@@ -195,10 +187,10 @@ def test_an_audit_follows_directions_in_reduced_precision_where_they_lead_as_far
     assert found is not None
     assert 90 <= float(found[1]) <= 100
     assert precisions(wide(), "fp32") == ["fp32", None]
-    assert precisions(cancelling(), "auto") == ["fp32", None]
+    assert precisions(cancelling(64), "auto") == ["fp32", None]
     monkeypatch.setattr("robattr.auditing.record.choose", lambda *_, **__: ("bf16", ""))
     assert precisions(wide(), "auto")[:2] == ["bf16", None]  # that of the scores
-    assert precisions(cancelling(), "auto") == ["bf16", "fp32"]
+    assert precisions(cancelling(64), "auto") == ["bf16", "fp32"]
 
 
 def test_an_audit_says_its_precision(images: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from evaluation_fixtures import IG, TOY
+from nets import cancelling
 from robattr.attacks import IFIA, integrated_gradients, simple_gradient
 from robattr.engine import precision
 from robattr.evaluation import evaluate, paper, scaled, strict
@@ -55,18 +56,9 @@ def test_failures_count_as_one_in_paper_and_apart_in_strict() -> None:
     assert hard.summary["columns"]["topk"] == {"value": None, "low": None, "high": None, "n": 0, "excluded": 3}
 
 
-def cancelling() -> nn.Module:
-    """x ↦ 1000 (A x − (A − B / 1000) x) = B x, of which bf16 keeps rounding alone."""
-    first, last = nn.Linear(36, 72, bias=False), nn.Linear(72, 3, bias=False)
-    a, b = torch.rand(2, 3, 36, generator=torch.Generator().manual_seed(2))
-    first.weight.data = 1e3 * torch.eye(36).repeat(2, 1)
-    last.weight.data = torch.cat([a, b / 1e3 - a], dim=1)
-    return nn.Sequential(nn.Flatten(), first, last)
-
-
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # what a CPU without bf16 units says
 def test_predictions_are_in_fp32_whatever_the_precision_of_the_maps() -> None:
-    net, x = cancelling(), torch.rand(12, 1, 6, 6, generator=torch.Generator().manual_seed(3))
+    net, x = cancelling(36), torch.rand(12, 1, 6, 6, generator=torch.Generator().manual_seed(3))
     y = net(x).argmax(dim=1)
     with precision("bf16", "cpu"):
         assert (net(x).argmax(dim=1) != y).any()

@@ -151,8 +151,8 @@ def choose(
         x, noisy, y = groups[at]
         return shown(model, maps[number], x=x, noisy=noisy, y=y, name=name)
 
-    def so_far(name: str, groups: int, number: int) -> Shown:
-        return Shown(*map(torch.cat, zip(*(look(name, at, number) for at in range(groups)), strict=True)))
+    def so_far(name: str, count: int, number: int) -> Shown:
+        return Shown(*map(torch.cat, zip(*(look(name, at, number) for at in range(count)), strict=True)))
 
     for name, most in tried.items():
         for count in range(1, len(groups) + 1):
